@@ -47,7 +47,9 @@ def test_without_a_memory_an_expression_is_empty() -> None:
     assert formatted("${status.age}|${context.a}", memory=False) == "|Don't know"
 
 
-@pytest.mark.parametrize(("template", "error"), [("{gone}", KeyError), ("{name!r}", KeyError), ("{", ValueError), ("{0}", ValueError)])
+@pytest.mark.parametrize(
+    ("template", "error"), [("{gone}", KeyError), ("{name!r}", KeyError), ("{", ValueError), ("{0}", ValueError)]
+)
 def test_a_template_that_cannot_be_filled_raises(template: str, error: type[Exception]) -> None:
     """A name without a value is a `KeyError`; only bare names have one."""
     with pytest.raises(error):
