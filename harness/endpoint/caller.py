@@ -32,8 +32,10 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+LONGEST_SILENT_WAIT = 15.0
+"""Seconds, at most, between tries of a request while nobody is served; by then it is an outage, or the request."""
 TRIES_A_SECOND = 4.0
-"""How often those who pause in a silence try at least, in all, so that its end is soon noticed."""
+"""How often those who find no server try at least, in all: it costs nobody, and a server that is back is soon seen."""
 LOADING = "if it is still loading, give --wait 600"
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
@@ -526,7 +528,8 @@ class _Failures:
         seconds = full_jitter(failures, self._last.retry_after, caller.rng)
         if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
             left = outage.last_success + caller.limits.max_outage - caller._clock()
-            most = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            often = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            most = often if self._last.unreachable else LONGEST_SILENT_WAIT
             seconds = min(seconds, most, left if left > 0 else most)
         return seconds
 
