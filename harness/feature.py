@@ -40,6 +40,7 @@ SHIPPED = (
     "exports",
     "compare",
     "leaderboard",
+    "show",
     "verify",
     "ray",
 )

@@ -107,13 +107,13 @@ def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, P
     return found
 
 
-def subsets(run: str, folder: Path, platforms: Sequence[str], trust: bool, benchmark: str | None) -> dict[str, Subset]:
-    """Return the subsets of a run, by name; those of `platforms` if any. Raise `BadInput` for an unusable manifest."""
-    wanted = {platform.lower() for platform in platforms}
+def subsets(run: str, folder: Path, wanted: Sequence[str], trust: bool, benchmark: str | None) -> dict[str, Subset]:
+    """Return the subsets of a run, by name; those `wanted` if any. Raise `BadInput` for an unusable manifest."""
+    chosen = {name.lower() for name in wanted}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
     names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
     found = {}
-    for name in sorted(names & wanted if wanted else names):
+    for name in sorted(names & chosen if chosen else names):
         files = RunFiles(folder, name)
         saved = SavedRun(files, made, trust, benchmark) if (made := load(files.manifest)) else None
         found[name] = Subset(run, files, saved)

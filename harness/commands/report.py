@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import ExitStack
-from glob import escape
 from pathlib import Path
 
 from harness import defaults
@@ -58,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
             return unmade
         raise selection.nothing_found(args)
     if args.out and len(found) > 1:
-        raise BadInput(f"--out is for one page, and these are {len(found)}: name one with --name and --platform")
+        raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
     return max(skipped, unmade, selection.each(found, lambda files: _write(files, args), label)[1])
 
 
@@ -83,9 +82,9 @@ def selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     """
     platforms, code = {name.lower() for name in args.platform or ()}, 0
     found = []
-    for path in sorted(args.results_dir.glob(f"{escape(args.name or '') or '*'}/eval_report_*.json")):
+    for path in sorted(args.results_dir.glob("*/eval_report_*.json")):
         files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))
-        if platforms and files.subset not in platforms:
+        if (args.runs and path.parent.name not in args.runs) or (platforms and files.subset not in platforms):
             continue
         try:
             if not args.model or args.model in (read(files).model, files.folder.name):

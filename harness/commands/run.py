@@ -17,13 +17,13 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
 from harness.commands import reeval
+from harness.commands.launch import launch
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine.extension import Extension
-from harness.engine.session import launch
 from harness.errors import BadInput
 from harness.feature import extensions, how_to_get, takeovers
 from harness.model import JSON
@@ -118,6 +118,7 @@ def _reeval(args: argparse.Namespace) -> int:
     given = {
         **vars(args),
         "tasks_dir": tasks,
+        "runs": [args.name] if args.name else [],
         "benchmark": named,
         "reparse": False,
         "new_prices": False,

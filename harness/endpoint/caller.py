@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.outage import LONGEST_PROBE, SILENCE, Outage, Span
+from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, SenderLost, TransportFault
@@ -32,6 +32,8 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+TRIES_A_SECOND = 4.0
+"""How often those who pause in a silence try at least, in all, so that its end is soon noticed."""
 LOADING = "if it is still loading, give --wait 600"
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
@@ -287,11 +289,12 @@ class Caller(Generic[Body]):
     async def _find_cause(self, record: _Failures, fault: TransportFault) -> None:
         """Ask the endpoint for a token where only tries that fail could tell an outage from a bad request.
 
-        That is in an outage, and in a silence that takes a request to its last tries. Raise `EndpointStopped` after an
-        outage that is longer than allowed.
+        That is in an outage, and in a silence that takes a request to its last tries or is longer than an outage may
+        be (one or two users alone declare none). Raise `EndpointStopped` after an outage that is longer than allowed.
         """
         outage, now = self.outage, self.clock()
-        if (outage.active and not outage.awaited) or (record.needs_question() and not fault.asks_to_wait):
+        in_doubt = record.needs_question() or now - outage.last_success >= self.limits.max_outage
+        if (outage.active and not outage.awaited) or (in_doubt and not fault.asks_to_wait):
             served = await self._serves(now, fault)
             record.served = record.served + 1 if served else 0
             now = self.clock()
@@ -497,7 +500,8 @@ class _Failures:
         seconds = full_jitter(failures, self._last.retry_after, caller.rng)
         if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
             left = outage.last_success + caller.limits.max_outage - caller.clock()
-            seconds = min(seconds, LONGEST_PROBE, left if left > 0 else LONGEST_PROBE)
+            most = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            seconds = min(seconds, most, left if left > 0 else most)
         return seconds
 
     async def pause(self, seconds: float) -> None:

@@ -168,6 +168,20 @@ def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callabl
     assert [record.data["task"] for record in store.records()] == [after.digest(0), after.digest(1)]
 
 
+def test_last_of_several_records_of_a_user_counts(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """Another process may have made one meanwhile; the first one is left out of the file at the end."""
+    store = opened()
+    store.open_logs(index)
+    for attempt in (1, 2):
+        store.save_record({"user_id": "甲", "attempt": attempt}, index, index.find("甲") or 0)
+    store = opened()
+    store.open_logs(index)
+    assert [record.data["attempt"] for record in store.records()] == [2]
+    assert store.outside() == 1
+    finished(store, index)
+    assert [log.unseal(line.text)["attempt"] for line in log.sound_lines(files.results)] == [2]
+
+
 def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
     """A record that a death has cut is set aside and counted, and its user is owed."""
     store = opened()
@@ -608,3 +622,10 @@ def test_reply_with_members_that_no_version_writes_is_none_of_ours(more: JSON, u
     """Its request is sent again: what else was put into the line is unknown, though its checksum is right."""
     line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop", **more}}
     assert (completion_of(line) is not None) is usable
+
+
+@pytest.mark.parametrize("wrong", [{"nth": nth} for nth in ("0", 0.0, False, None, [0])] + [{"request": 7}])
+def test_reply_to_no_request_of_ours_is_none(wrong: JSON) -> None:
+    """`nth` is a whole number, and neither text nor a number that is equal to one."""
+    line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop"}, **wrong}
+    assert completion_of(line) is None

@@ -16,14 +16,13 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.overview import covered, headline
 from harness.config import options
 from harness.engine.files import index_file
-from harness.engine.run import PLAIN
 from harness.errors import BadInput
 from harness.features.parts import merge
 from harness.features.parts.merge import Part
 from harness.report import pages
 from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
@@ -35,14 +34,14 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ..."
-    parser.add_argument("parts", nargs="+", type=options.filled, metavar="PART", help=words)
+    options.add_runs(parser, words, options.filled, "PART")
     options.add(parser, "--out NAME", "name of the whole run (default: the parts' own)", type=options.folder_name)
     options.add_earlier(parser)
     options.add_page(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    folders = [folder for word in args.parts for folder in _folders(word, args.results_dir)]
+    folders = [folder for word in options.runs(args) for folder in _folders(word, args.results_dir)]
     name, screen = options.new_run_name(args.out or _name(folders), ""), console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
     with merge.locked(folders, subsets) as found, ExitStack() as held:

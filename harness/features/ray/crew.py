@@ -40,7 +40,7 @@ SETTLING_ROUNDS = 4
 TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
 """Length of a turn: a share of the median latency, in seconds at most, and at least for each worker: a turn costs the
 driver half of that in CPU."""
-HEAD_SECONDS, HEAD_MISSES = 5.0, 4
+HEAD_SECONDS, HEAD_MISSES = 3.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
 BUSY, IDLE, STRETCH, STRETCHED_MOST = 0.85, 0.6, 1.25, 0.05

@@ -569,8 +569,16 @@ def test_notes_name_ten_and_count_the_others() -> None:
     """However many runs there are, a note stays one that is read."""
     part = [replace(scored(f"r{number:02}", complete=False), scored=number, invalid=1) for number in range(13)]
     told = [note for note in notes([table(*part)]) if "more" in note]
-    assert len(told) == 2 and all(note.endswith(" and 3 more.") for note in told)
-    assert "r09 on weibo 9 of 40 and" in told[0] and "r10" not in told[0]
+    assert len(told) == 3 and all(note.endswith(" and 3 more.") for note in told)
+    assert all("r09 on weibo 9 of 40 and" in note and "r10" not in note for note in told[:2])
+
+
+def test_incomplete_runs_have_a_note_of_their_own() -> None:
+    """However many runs are of a smaller share of the tasks file."""
+    shares = [replace(scored(f"r{number:02}", complete=False), scored=2, expected=2) for number in range(30)]
+    part = replace(scored("part", complete=False), scored=7, expected=8)
+    [told] = [note for note in notes([table(*shares, part)]) if "INCOMPLETE" in note]
+    assert "part on weibo 7 of 8" in told and "r00" not in told
 
 
 # Excel files, read back
@@ -831,7 +839,7 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "benchmark": "streamprofile",
             "metric": "Error_Peer",
             "run": "a,b",
-            "platform": "weibo",
+            "subset": "weibo",
             "value": "12.50",
             "unit": "%",
             "from": "10.00",
