@@ -495,13 +495,14 @@ async def some_fail(user: str, before: int) -> None:
 
 
 def test_failures_are_those_of_this_process(tmp_path: Path) -> None:
-    """The tries used up, a request refused, an agent that failed: kind and tries, and the others are recorded."""
+    """The tries used up, a request refused, an agent that failed: by kind, and the others are recorded. How many tries a
+    silence takes is a matter of time."""
     runs = [made(tmp_path / name, Failing) for name in ("local", "workers")]
     assert locally(runs[0], Endpoint(some_fail)) is None
     assert on_workers(runs[1], Endpoint(some_fail)) is None
     assert_same(runs[1], runs[0])
-    assert sorted(runs[1].failures) == sorted(runs[0].failures)
-    assert [failure[0] for failure in sorted(runs[1].failures)] == ["用户1", "用户2", "用户3"]
+    kinds = [sorted((user, kind) for user, kind, _ in run.failures) for run in runs]
+    assert kinds[0] == kinds[1] and [user for user, _ in kinds[1]] == ["用户1", "用户2", "用户3"]
 
 
 class Immeasurable(Shared):
