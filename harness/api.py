@@ -6,7 +6,7 @@
         print(made.subset, made.report.metrics)
         made.frame("steps")                               # with pandas or polars installed
 
-An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--no-html` is `no_html=True`. A list repeats a
+An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--restart` is `restart=True`. A list repeats a
 flag, and a mapping is passed as JSON. `run`, `resume` and `reeval` block, also in a notebook;
 `await asyncio.to_thread(run, ...)` does not.
 """

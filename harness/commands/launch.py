@@ -13,12 +13,11 @@ from harness.commands.notices import Printer, ends, notices, resume_command
 from harness.config.plan import Plan
 from harness.engine.accounts import meters
 from harness.engine.events import Emit
-from harness.engine.extension import Extension, Observe
+from harness.engine.extension import Extension, Observe, Say
+from harness.engine.files import Reported
 from harness.engine.run import check_disk
 from harness.engine.session import Played, Session, open_indexes, open_sessions, play
 from harness.model import Snapshots
-from harness.report import pages
-from harness.report.pages import Source
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 
@@ -28,7 +27,7 @@ def launch(
     console: Console,
     extensions: Sequence[Extension] = (),
     *,
-    html: bool,
+    reported: Callable[[Sequence[Reported], Say], None],
     observe: Callable[[Snapshots], None] | None = None,
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. `observe` gets snapshots instead of the
@@ -38,7 +37,7 @@ def launch(
         sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
         played = _play(sessions, extensions, console, observe)
         _finish(sessions, played)
-        _present(sessions, played, extensions, console, html=html)
+        _present(sessions, played, extensions, console, reported)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])
@@ -94,26 +93,17 @@ def _finish(sessions: Sequence[Session], played: Played) -> None:
 
 
 def _present(
-    sessions: Sequence[Session], played: Played, extensions: Sequence[Extension], console: Console, *, html: bool
+    sessions: Sequence[Session],
+    played: Played,
+    extensions: Sequence[Extension],
+    console: Console,
+    reported: Callable[[Sequence[Reported], Say], None],
 ) -> None:
-    """Print what several plans came to, and make the pages."""
+    """Print what several plans came to, and let features act on the reports."""
     if len(sessions) > 1:
         console.print(ends(sessions), highlight=False, markup=False)
         if left := [one.plan for one in sessions if one.is_resumable]:
             console.print(f"resume with: {resume_command(left, extensions)}", **PLAIN)
     if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
         console.print(held_up, **PLAIN)
-    if html:
-        _write_pages([source for session in sessions for source in session.sources], console)
-
-
-def _write_pages(sources: Sequence[Source], console: Console) -> None:
-    written = [
-        source.files.folder
-        for source in sources
-        if pages.attempt(
-            partial(pages.write_page, source, pages.Wish()), f"{source.files.folder.name}, {source.files.subset}"
-        )
-    ]
-    for folder in dict.fromkeys(written):
-        console.print(f"pages: {folder}/eval_report_*.html", **PLAIN)
+    reported([run for session in sessions for run in session.reported], partial(console.print, **PLAIN))

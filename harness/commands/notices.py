@@ -141,7 +141,7 @@ def ends(sessions: Sequence[Session]) -> Table:
     for name in ENDS:
         table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
     for session in sessions:
-        figures = {source.files.subset: headline(source.report) + money(source.report) for source in session.sources}
+        figures = {run.files.subset: headline(run.report) + money(run.report) for run in session.reported}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))

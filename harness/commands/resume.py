@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from functools import partial
 from itertools import groupby, pairwise
 
 import orjson
@@ -19,7 +20,7 @@ from harness.config.plan import Plan, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.errors import BadInput
-from harness.feature import extensions
+from harness.feature import extensions, reported
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
@@ -57,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     code = 0
     if plans:
         switched_on = extensions(args, [run.manifest for run in unfinished])
-        code = launch(plans, screen, switched_on, html=args.html, observe=args.progress)
+        code = launch(plans, screen, switched_on, reported=partial(reported, args), observe=args.progress)
     return max(skipped, failed, code)
 
 

@@ -25,7 +25,7 @@ from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine.extension import Extension
 from harness.errors import BadInput
-from harness.feature import extensions, how_to_get, takeovers
+from harness.feature import extensions, how_to_get, reported, takeovers
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
@@ -105,7 +105,7 @@ def execute(args: argparse.Namespace) -> int:
     if others:
         return others[0](args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress)
+    return launch(chosen, screen, switched_on, reported=partial(reported, args), observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:

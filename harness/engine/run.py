@@ -35,7 +35,7 @@ from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "reused"}
+NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 
@@ -183,31 +183,17 @@ def open_run(
     extensions: Sequence[Extension] = (),
 ) -> Run:
     """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
-    files, old, provenance = store.files, store.manifest(), plan.provenance()
-    if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
-        emit(Replaced(label))
-        old = None
+    files, provenance = store.files, plan.provenance()
+    old = _old(plan, files, store.manifest(), label, emit)
     if old is not None:
         for name, (before, after) in differences(old.provenance, provenance).items():
             if name.partition(".")[0] not in NOT_REPORTED:
                 emit(Changed(label, name, before, after))
-    elif files.results.exists() and files.results.stat().st_size:
-        raise BadInput(
-            f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
-            "so give this run a --name of its own"
-        )
-    if old is not None and (had := old.repeats) > plan.repeats:
-        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
-    if old is not None and plan.primary not in (None, began := old.provenance.get("primary")):
-        kept = f"began with --primary {began}" if began else "began without --primary"
-        raise BadInput(
-            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
-        )
     selected = index.selected(plan.selection)
     if not selected.any():
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
-    before = manifest.price
+    last_price = manifest.price
     store.rate = Rate(manifest.take_price(plan.price))
     for extension in extensions:
         store.rate = extension.rated(plan, store.rate)
@@ -222,17 +208,45 @@ def open_run(
         or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
         or store.outside() > 0
     )
-    emit(_opened(run, before, index.users(done & ~selected)))
+    emit(_opened(run, last_price, index.users(done & ~selected)))
     if len(run.remaining):
-        for feature in features():
-            feature.check(files, manifest, plan.allowed)
-        check_measure(plan.benchmark, run.task(int(run.remaining[0])))
-        manifest.state, manifest.results_sha256 = RUNNING, None
-        manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
-        store.set_aside_report()
-        store.keep_files(plan.benchmark.all_files)
-        manifest.save(files.manifest)
+        _go_on(run, plan)
     return run
+
+
+def _old(plan: Plan, files: RunFiles, old: Manifest | None, label: str, emit: Emit) -> Manifest | None:
+    """Return the manifest that a plan goes on from, None for a new run. Raise `BadInput` if it cannot go on so."""
+    if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
+        emit(Replaced(label))
+        old = None
+    if old is None:
+        if files.results.exists() and files.results.stat().st_size:
+            raise BadInput(
+                f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
+                "so give this run a --name of its own"
+            )
+        return None
+    if (had := old.repeats) > plan.repeats:
+        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
+    if plan.primary not in (None, began := old.provenance.get("primary")):
+        kept = f"began with --primary {began}" if began else "began without --primary"
+        raise BadInput(
+            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
+        )
+    return old
+
+
+def _go_on(run: Run, plan: Plan) -> None:
+    """Begin to play users who are left, as the run's manifest now is."""
+    manifest, store = run.manifest, run.store
+    for feature in features():
+        feature.check(store.files, manifest, plan.allowed)
+    check_measure(plan.benchmark, run.task(int(run.remaining[0])))
+    manifest.state, manifest.results_sha256 = RUNNING, None
+    manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
+    store.set_aside_report()
+    store.keep_files(plan.benchmark.all_files)
+    manifest.save(store.files.manifest)
 
 
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:

@@ -21,7 +21,7 @@ from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, LeftOpen, NotOpened, Scored, Unchanged, Unscored
 from harness.engine.extension import Extension, Observe, Say
-from harness.engine.files import index_file, now, stamp, write_report
+from harness.engine.files import Reported, index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled
@@ -39,7 +39,6 @@ from harness.errors import (
 )
 from harness.feature import own_logs
 from harness.model import JSON, Snapshots
-from harness.report.pages import Source
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -86,8 +85,8 @@ def open_sessions(
 class Session:
     """One plan's runs, one of each subset, from their opening to their reports. `alone` means without other plans.
 
-    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `sources` are
-    those of the pages of runs with a new report.
+    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `reported`
+    are the runs with a new report.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Session:
             )
         self.plan = plan
         self.code: int | None = None
-        self.sources: list[Source] = []
+        self.reported: list[Reported] = []
         self.meter: Meter | None = None
         self._emit = emit
         self._extensions = extensions
@@ -139,7 +138,7 @@ class Session:
     ) -> None:
         """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play.
 
-        After a signal, and once `signalled` returns one, no record is read: runs stay as they are, without a report.
+        After a signal, or once `signalled` returns one, no record is read. Runs stay as they are, without a report.
         """
         ending, code = lane.ending if lane else None, COMPLETE_EXIT
         nothing = isinstance(ending, EndpointStopped) and not any(run.store.received for run in self.runs)
@@ -165,7 +164,7 @@ class Session:
         self.code = max(code, self._ended(ending))
 
     def undo(self) -> None:
-        """Leave runs as if this session had not begun: it could not, for what this machine or its cluster lacks."""
+        """Restore the runs' state from before this session, which could not begin."""
         for run in self.unfinished:
             if run.is_new and is_bare(run.store.files):
                 run.store.drop(own_logs(run.store.files))
@@ -179,23 +178,23 @@ class Session:
         return sum(len(run.remaining) for run in self.runs)
 
     def expected(self) -> Iterator[str]:
-        """Yield what features have to say before the first request."""
+        """Yield the features' sentences before the first request."""
         for extension in self._extensions:
             for words in extension.expected(self.plan, self._longest):
                 yield f"{self._label}{words}"
 
     def _longest(self) -> int:
-        """Return the most steps that a user has left."""
+        """Return the largest number of remaining steps of a user."""
         return max(int(run.steps_left().max()) for run in self.unfinished)
 
     def go_on(self, schedule: JSON) -> None:
-        """Count the time that the first users took; the failed ones of them are tried again."""
+        """Add the seconds that the first users took. Those of them who failed are tried again."""
         for run in self.unfinished:
             run.failed = 0
             run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + schedule["seconds"]
 
     def _drop(self, ending: HarnessError) -> int:
-        """Leave no run behind of which nothing was received; return the exit code."""
+        """Remove the runs, of which nothing was received, and return the exit code."""
         for run in self.runs:
             run.store.drop(own_logs(run.store.files))
         self.runs = []
@@ -203,7 +202,7 @@ class Session:
         return ending.exit_code
 
     def _count_time(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
-        """Put into the manifest what this session took, and the limit that it has learned."""
+        """Write the seconds of this session, and the limit that it has learned, into the manifest."""
         manifest = run.manifest
         seconds = schedule["seconds"] if schedule else 0.0
         manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
@@ -215,7 +214,7 @@ class Session:
                 manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
 
     def _leave(self, run: Run) -> None:
-        """Save where a run is that a signal has stopped."""
+        """Save the state of a run that a signal has stopped."""
         leave(run)
         run.store.set_aside_report()
         run.manifest.save(run.store.files.manifest)
@@ -234,7 +233,7 @@ class Session:
             return
         self._emit(Scored(run.label, report, files.report("txt")))
         plan = self.plan
-        self.sources.append(Source(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
+        self.reported.append(Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""
@@ -277,7 +276,7 @@ def play(
 ) -> Played:
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
-    `display` shows snapshots. Sessions that end while others go on are finished at once, if `finishing`.
+    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once.
     """
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers

@@ -77,6 +77,7 @@ class Provenance(TypedDict, total=False):
     later_prices: list[JSON]
     benchmark: Any
     data_set: Any
+    html: bool
     source: str | None
     sources: dict[str, str]
     harness: Any

@@ -30,7 +30,7 @@ from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import options
 from harness.engine import session
 from harness.errors import BadInput
-from harness.report import pages
+from harness.features.pages import pages
 from harness.store import manifest
 from harness.store.lock import RunLock
 from harness.ui.console import console

@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.analysis.imported import Imported, imported
 from harness.errors import shown
 from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups
+from harness.features.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups, without_skill
 from harness.store.files import runs
 from harness.ui.words import plural
 
@@ -22,7 +22,7 @@ RANKS = (
     "once; =: not separable from the best."
 )
 PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
-CHANCE = "Chance: what random answers to the same tasks have on average; a run near it shows no skill."
+CHANCE = "Chance: what random answers to the same tasks have on average; a run that is not better is never marked."
 MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
@@ -40,7 +40,7 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
             f"{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
-    found += [*_rules(printed), *_following(printed)]
+    found += [*_rules(printed), *_following(printed), *_without_skill(printed)]
     found += [CHANCE] if any(table.chance for table in printed) else []
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
@@ -141,6 +141,19 @@ def _following(printed: Sequence[MetricTable]) -> Iterator[str]:
         )
     if unknown:
         yield f"Not ranked: {bounded(unknown)}. Reports of an earlier version do not count such answers: run reeval."
+
+
+def _without_skill(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield which runs have no marks since headline figures of theirs are not better than chance."""
+    found: dict[str, dict[str, None]] = {}
+    for table in printed:
+        for row in table.rows if not table.metric.unranked else ():
+            for report in row.reports:
+                if names := without_skill(report, table.metric, table.layout):
+                    found.setdefault(row.name, {}).update(dict.fromkeys(names))
+    if found:
+        who = bounded((f"{run} ({', '.join(names)})" for run, names in found.items()), "; ")
+        yield f"Never marked, since not better than chance by the interval, where there is one: {who}."
 
 
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:

@@ -83,7 +83,8 @@ class Figure:
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `by` ranks
     them: another metric's value, if the table's is `ranked_by` one; None where there is none. `following`
     is the share of the answers that `by` is over, None if it is unknown. `ranked` is the value of `by`, None where the
-    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level.
+    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level; a run that is not
+    `skilled` has no place.
     """
 
     value: Value
@@ -94,6 +95,7 @@ class Figure:
     by: Value | None = None
     following: float | None = 1.0
     is_rankable: bool = True
+    skilled: bool = True
     rank: Rank | None = None
     chance: float | None = None
 
@@ -301,6 +303,7 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
                 by=report.values.get(ranking),
                 following=report.following.get(ranking),
                 is_rankable=not metric.unranked,
+                skilled=not without_skill(report, metric, layout),
                 chance=report.chance.get(metric.name),
             )
     there = {subset: figure for subset, figure in figures.items() if figure is not None}
@@ -308,6 +311,21 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
     if len(layout.subsets) > 1:
         figures[AVERAGE] = own if own and own.complete and len(there) == len(layout.subsets) else None
     return Row(name, figures, tuple(reports), own, tuple(there))
+
+
+def without_skill(report: Scored, metric: Metric, layout: Layout) -> list[str]:
+    """Return the headline figures that deny a run its place in a metric's table, since they are not better than their
+    chance level, by their interval where they have one: a headline's own, and for any other metric each of them."""
+    judged = (metric.name,) if metric.name in layout.main else layout.main
+    return [name for name in judged if name in report.chance and not _is_better_than_chance(report, name, layout)]
+
+
+def _is_better_than_chance(report: Scored, name: str, layout: Layout) -> bool:
+    if (value := report.values.get(layout.ranked_by(name) or name)) is None:
+        return False
+    low, high = value.interval or (value.value, value.value)
+    level = report.chance[name]
+    return high < level if layout.metrics[name].lower_is_better else low > level
 
 
 def _average(there: Sequence[Figure]) -> Figure | None:
@@ -324,6 +342,7 @@ def _average(there: Sequence[Figure]) -> Figure | None:
         by=None if by is None else Value(by),
         following=min(shares) if len(shares) == len(there) else None,
         is_rankable=all(figure.is_rankable for figure in there),
+        skilled=all(figure.skilled for figure in there),
         chance=_mean([figure.chance for figure in there]),
     )
 
@@ -336,10 +355,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
     """Return the rows with the best and second best of each column marked, by the values that rank as they are shown:
-    what looks equal is equal."""
+    what looks equal is equal. Runs without skill have no mark."""
     places: dict[tuple[int, str], Place] = {}
     for column, group in groups(rows, columns):
-        shown = {number: metric.shown(figure.ranked) for number, figure in group.items() if figure.ranked is not None}
+        shown = {
+            number: metric.shown(figure.ranked)
+            for number, figure in group.items()
+            if figure.ranked is not None and figure.skilled
+        }
         best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
         places |= {(number, column): best[value] for number, value in shown.items() if value in best}
     return tuple(

@@ -495,8 +495,8 @@ async def some_fail(user: str, before: int) -> None:
 
 
 def test_failures_are_those_of_this_process(tmp_path: Path) -> None:
-    """The tries used up, a request refused, an agent that failed: by kind, and the others are recorded. How many tries a
-    silence takes is a matter of time."""
+    """The tries used up, a request refused, an agent that failed: by kind, and the others are recorded. The number of
+    tries in a silence is a matter of time."""
     runs = [made(tmp_path / name, Failing) for name in ("local", "workers")]
     assert locally(runs[0], Endpoint(some_fail)) is None
     assert on_workers(runs[1], Endpoint(some_fail)) is None

@@ -26,10 +26,11 @@ from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.engine.files import Reported
 from harness.errors import MachineError
+from harness.features.pages import pages
+from harness.features.pages.pages import Wish, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
-from harness.report import pages
-from harness.report.pages import Source, Wish, write_all, write_page
 from harness.scoring.intervals import interval, moments
 from harness.store import log
 from harness.store.backup import replace_results
@@ -376,9 +377,9 @@ def records(folder: Path, number: int, text: str = "近") -> RunFiles:
     return found
 
 
-def source(files: RunFiles, number: int) -> Source:
+def source(files: RunFiles, number: int) -> Reported:
     users = [Record(f"u{at}", a_user("valid")) for at in range(number)]
-    return Source(files, report(users, facts(number)), seed=7)
+    return Reported(files, report(users, facts(number)), seed=7)
 
 
 def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path) -> None:
@@ -389,7 +390,7 @@ def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path
     assert first == keys(write_page(found, Wish()))
     assert first == sorted(first, key=lambda key: int(key[1:]))
     assert "A sample of 50 of the 300 users, drawn with seed 7" in found.files.report("html").read_text()
-    other = Source(found.files, found.report, seed=8)
+    other = Reported(found.files, found.report, seed=8)
     assert keys(write_page(other, Wish())) != first
 
 
@@ -868,7 +869,7 @@ def test_a_report_that_is_none_is_named_once(
 @pytest.mark.parametrize(
     ("options", "damage", "told"),
     [
-        (["--name", "nobody"], None, "no run under"),
+        (["--name", "nobody"], None, "no run nobody"),
         (["--name", "recency"], b"[1", "not a report that this version reads"),
         (["--name", "recency"], b'{"benchmark": "streamprofile"}', "regenerate it with `reeval`"),
         ([], b'{"benchmark": "streamprofile"}', "not a report that this version reads"),
