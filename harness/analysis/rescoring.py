@@ -265,7 +265,7 @@ class _Theirs:
                 self.cut += 1
             else:
                 data = rescored(self.benchmark, task, data)
-                self.outcomes.update(self.benchmark.outcomes(data))
+                self.outcomes.update(self.benchmark.records.outcomes(data))
                 if self.importer.has_failed(data):
                     self.failed += 1
                     _add(data, self.failures)

@@ -76,7 +76,7 @@ def steps(run: SavedRun, plays: Plays | None) -> Iterator[JSON]:
 def steps_of(cls: type[Benchmark], record: JSON, plays: Plays | None) -> list[JSON]:
     """Return the benchmark's rows of a user, each with what its replies cost, None where that is not known."""
     with reading(cls, record, "rows"):
-        made = [dict(row) for row in cls.rows(record)]
+        made = [dict(row) for row in cls.records.rows(record)]
         if cls.origin:  # its author's numbers may be numpy's
             made = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
     played = plays.of(record) if plays else None
@@ -110,7 +110,7 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
     made = []
     for record in chunk:
         with reading(type(benchmark), record, "outcomes"):
-            outcomes = list(benchmark.outcomes(record))
+            outcomes = list(benchmark.records.outcomes(record))
         made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
     if not has_values(benchmark):
         return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]

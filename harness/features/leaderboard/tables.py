@@ -71,7 +71,7 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
     metrics |= declared_of(cls).metrics if cls else {}  # reports of earlier versions do not know what ranks them
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
-    published = cls.published() if cls is not None and with_published else None
+    published = cls.imports.published() if cls is not None and with_published else None
     return Layout(name, subsets, order, of[0].headline if of else (), of[0].invalid_as if of else "", published)
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from harness.benchmark import Task
 from harness.benchmarks import overview
-from harness.benchmarks.cards import Cards
+from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
@@ -127,10 +127,10 @@ def _written(pieces: Iterable[str], path: Path | None, own: Path, outputs: Outpu
     return path or own
 
 
-def _opened(source: Reported, wish: Wish) -> tuple[Page, Cards, _Reader]:
+def _opened(source: Reported, wish: Wish) -> tuple[Page, ReportCards, _Reader]:
     try:
         made = overview.page(source.report)
-        cards = Cards.of(source.report, source.benchmark, posts=wish.posts)
+        cards = ReportCards.of(source.report, source.benchmark, posts=wish.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:
         raise BadInput(f"{source.files.report('json')} is {NOT_A_REPORT}") from None
@@ -142,7 +142,7 @@ def _invalid(report: Report) -> list[str]:
     return list(report.diagnostics.invalid)[:KINDS]
 
 
-def _note(source: Reported, cards: Cards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
+def _note(source: Reported, cards: ReportCards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
     """Return a function from the number of users on the page to a note on who they are."""
     (users, what), lines = _scored(source.report), min(len(reader), wish.users)
 
@@ -164,7 +164,7 @@ def _note(source: Reported, cards: Cards, reader: _Reader, wish: Wish, drawn: in
     return note
 
 
-def _all(source: Reported, cards: Cards, shown: int) -> str:
+def _all(source: Reported, cards: ReportCards, shown: int) -> str:
     users, what = _scored(source.report)
     return f"All {users} {what}." if shown == users else f"{shown} {what}; the report scores {users}."
 
@@ -183,7 +183,7 @@ def _left_out(lines: int) -> str:
     return f"{which} left out: damaged, not scored, or of a task that has changed."
 
 
-def _failures(source: Reported, cards: Cards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
+def _failures(source: Reported, cards: ReportCards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
     """Failures and invalid answers by kind, each with an example."""
     kinds, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for _, line in log.objects(source.files.failures):
@@ -289,7 +289,7 @@ class _Reader:
         """Return which of its user's repeats a record is of; without repeats its member `repeat` is the benchmark's."""
         return 1 if self._source.report.repeats is UNSET else record.get("repeat", 1)
 
-    def carded(self, cards: Cards) -> Callable[[JSON], Card]:
+    def carded(self, cards: ReportCards) -> Callable[[JSON], Card]:
         """Return a function that makes cards of records. Raise `BadInput` with the user of a malformed record."""
 
         def card(data: JSON) -> Card:
@@ -302,7 +302,7 @@ class _Reader:
 
         return card
 
-    def example(self, cards: Cards, data: JSON, kind: str) -> str | None:
+    def example(self, cards: ReportCards, data: JSON, kind: str) -> str | None:
         """Return a model's reply where its answer was invalid in this way."""
         user = str(data["user_id"])
         with read_of(user, NOT_SHOWN):

@@ -17,7 +17,7 @@ from harness.analysis import plays
 from harness.analysis.plays import Exchange, Plays
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
-from harness.benchmarks.cards import Cards
+from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.records import read_of
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report, loaded
@@ -52,8 +52,8 @@ class Users:
     def __init__(self, run: SavedRun, wish: Wish, opened: tuple[Benchmark, TaskIndex] | None) -> None:
         self._run, self._wish, self._opened = run, wish, opened
         self._report = _report(run)
-        self._cards = Cards.of(self._report, opened and opened[0], posts=wish.private)
-        self.private = self._cards.benchmark.private if self._cards.benchmark and not wish.private else ""
+        self._cards = ReportCards.of(self._report, opened and opened[0], posts=wish.private)
+        self.private = self._cards.benchmark.cards.private if self._cards.benchmark and not wish.private else ""
 
     def listed(self, most: int) -> Iterator[Block]:
         """Yield a table of the first users with their figures."""

@@ -18,7 +18,7 @@ import pytest
 
 from harness.benchmark import Metric
 from harness.benchmarks import reports
-from harness.benchmarks.cards import Cards
+from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.dailymobility.synth import files
 from harness.benchmarks.derived import BINS, Scorer, _spread
 from harness.benchmarks.overview import page
@@ -43,7 +43,7 @@ from tests.support.scripted import completion, serving
 
 USERS = 12
 SCORER = Scorer(StreamProfile(), "weibo")
-CARDS = Cards(report([user(a_step(1))]), StreamProfile(), posts=False)
+CARDS = ReportCards(report([user(a_step(1))]), StreamProfile(), posts=False)
 PAGE = "recency/eval_report_weibo.html"
 
 
