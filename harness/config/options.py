@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def add(parser: argparse._ActionsContainer, spec: str, words: str | None = None, **details: Any) -> None:
-    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--out DIR`."""
+    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--limit N`."""
     flags = [word for word in spec.split() if word.startswith("-")]
     if value := spec.split()[len(flags) :]:
         details["metavar"] = value[0]
