@@ -34,7 +34,7 @@ from harness.benchmarks.overview import covered, headline
 from harness.benchmarks.reports import Report, read
 from harness.commands.parser import parsed
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
-from harness.errors import BadInput, HarnessError, reading
+from harness.errors import BadInput, HarnessError, reading, to_install
 from harness.model import JSON, Snapshots
 from harness.printable import on_one_line
 from harness.store import log
@@ -129,7 +129,7 @@ class LoadedRun:
         for library, options in FRAMES.items():
             if find_spec(library):
                 return import_module(library).DataFrame(list(self._rows(rows)), **options)
-        raise BadInput("frame() needs pandas or polars: pip install pandas")
+        raise BadInput(f"frame() needs pandas or polars: {to_install('pandas')}")
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
         """Yield the rows that `export` writes, in groups: playing users again needs a separate event loop."""

@@ -41,6 +41,8 @@ DEFERRED = "batch"
 SAFE_COMPLETION = 8192
 """Tokens that a completion takes at most where neither its request nor a longer one shows more."""
 
+HOW_TO_PRICE = 'currency, prompt and completion into [providers.NAME.prices."MODEL"] of a providers file'
+"""Where a user gives a price, with the verb before it."""
 TOKENS = "tokens"
 CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}

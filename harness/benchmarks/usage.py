@@ -77,4 +77,4 @@ def bottleneck(took: JSON) -> str | None:
     if (share := took.get("event_loop")) is None:
         return None
     used = f"{100 * share:.0f} % of its core"
-    return f"The event loop used {used} and held the run up: docs/scale.md has ways to use more."
+    return f"The event loop used {used} and held the run up: `harness run --help` has what uses more."

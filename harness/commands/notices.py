@@ -19,6 +19,7 @@ from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
+from harness.cost import HOW_TO_PRICE
 from harness.cost import shown as shown_cost
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.replies import REFUSED, Denied
@@ -74,7 +75,7 @@ class Printer:
             case events.Dropped(plan, reason):
                 yield (
                     f"{self._label(plan)}stopped: {reason}; nothing was received, so no run is kept: once that is "
-                    f"corrected, start it again with `run` (log: {plan.folder}/run_*.log)"
+                    "corrected, start it again with `run`"
                 )
             case events.Ended():
                 yield from self._ended(event)
@@ -177,7 +178,7 @@ def notices(plan: Plan) -> Iterator[str]:
         yield f"no key found for {plan.endpoint}: requests are sent without one"
     elif plan.price is None and not (provider and not provider.key_required):
         model = plan.sampling.model
-        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one: docs/providers.md, Prices)"
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one, write {HOW_TO_PRICE})"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 

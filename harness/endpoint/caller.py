@@ -32,8 +32,10 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+LONGEST_SILENT_WAIT = 15.0
+"""Seconds, at most, between tries of a request while nobody is served; by then it is an outage, or the request."""
 TRIES_A_SECOND = 4.0
-"""How often those who pause in a silence try at least, in all, so that its end is soon noticed."""
+"""How often those who find no server try at least, in all: it costs nobody, and a server that is back is soon seen."""
 LOADING = "if it is still loading, give --wait 600"
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
@@ -149,7 +151,7 @@ class Caller(Generic[Body]):
         self.limits = limits
         self.rng = rng or random.Random()
         self.transport = transport
-        self.clock = clock
+        self._clock = clock
         self.started = clock()
         self._sleep = sleep
         self._unreachable_since: float | None = None
@@ -170,7 +172,7 @@ class Caller(Generic[Body]):
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
-        begun, first = self.clock(), Try(body, rank, user, failed_before + 1, warn)
+        begun, first = self._clock(), Try(body, rank, user, failed_before + 1, warn)
         try:
             return await self.trying(first)
         except TransportFault as fault:
@@ -179,7 +181,7 @@ class Caller(Generic[Body]):
     async def attempt(self, one: Try) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         body, rank, user, number, warn, rivals = one
-        limiter, clock, rates = self.limiter, self.clock, self.limiter.slots.rates
+        limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
         if not limiter.at_once(tokens):
             await limiter.acquire(rank, tokens)
@@ -244,17 +246,17 @@ class Caller(Generic[Body]):
     def _leave(self, tokens: float) -> None:
         """Give a slot back that no try has used."""
         if rates := self.limiter.slots.rates:
-            rates.correct(tokens, 0.0, None, self.clock())
+            rates.correct(tokens, 0.0, None, self._clock())
         self.limiter.release(0.0, ABANDONED)
 
     @property
     def oldest(self) -> float | None:
         """Return the age of the request that is in flight for longest, in seconds; None without any."""
-        return next((self.clock() - start for start, _ in self._in_flight.values()), None)
+        return next((self._clock() - start for start, _ in self._in_flight.values()), None)
 
     def stragglers(self) -> list[tuple[int, str, float]]:
         """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
-        now, (oldest, _) = self.clock(), next(iter(self._in_flight.values()), (math.inf, ""))
+        now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
         if now - oldest <= LEAST_BEYOND or (beyond := self.latency.beyond) is None:
             return []
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
@@ -292,12 +294,12 @@ class Caller(Generic[Body]):
         That is in an outage, and in a silence that takes a request to its last tries or is longer than an outage may
         be (one or two users alone declare none). Raise `EndpointStopped` after an outage that is longer than allowed.
         """
-        outage, now = self.outage, self.clock()
+        outage, now = self.outage, self._clock()
         in_doubt = record.needs_question() or now - outage.last_success >= self.limits.max_outage
         if (outage.active and not outage.awaited) or (in_doubt and not fault.asks_to_wait):
             served = await self._serves(now, fault)
             record.served = record.served + 1 if served else 0
-            now = self.clock()
+            now = self._clock()
             if served:
                 if outage.answered(now):
                     self._go_on()
@@ -347,7 +349,7 @@ class Caller(Generic[Body]):
             served = False
         finally:
             if rates:
-                rates.correct(tokens, *_used(received), self.clock())
+                rates.correct(tokens, *_used(received), self._clock())
             if reservation is not None:
                 reservation.settle(received, ABANDONED)
             limiter.release(0.0, ABANDONED)
@@ -355,7 +357,7 @@ class Caller(Generic[Body]):
 
     def _patience(self) -> float:
         """Return the longest that a question may take, in seconds: less where an outage is about to be too long."""
-        left = self.outage.last_success + self.limits.max_outage - self.clock()
+        left = self.outage.last_success + self.limits.max_outage - self._clock()
         return min(QUESTION_SECONDS, max(1.0, left))
 
     async def pause(self, seconds: float, *, requested: bool, user: str, after: Span) -> None:
@@ -405,7 +407,7 @@ class Caller(Generic[Body]):
 
     def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
         """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
-        now = self.clock()
+        now = self._clock()
         self._judge_address(fault, start)
         if fault.asks_to_wait:
             self._refused_since = min(self._refused_since, now)
@@ -426,7 +428,7 @@ class Caller(Generic[Body]):
             self.limiter.close()
             raise error
         if self._denied_at is None:
-            self._denied_at = self.clock()
+            self._denied_at = self._clock()
         return TransportFault("denied", str(error))
 
     def _judge_address(self, fault: TransportFault, start: float) -> None:
@@ -443,7 +445,7 @@ class Caller(Generic[Body]):
             self._unreachable_since = start
         if fault.kind == "http_404":
             self._stop(f"the endpoint has never answered: {fault.detail}; does the address need a /v1 at its end?")
-        if self.clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS and not self.wait_left:
+        if self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS and not self.wait_left:
             wait = self.limits.wait
             hint = f"--wait {wait:g} is over" if wait else HINTS.get(fault.kind, LOADING)
             self._stop(f"the endpoint has never answered: {fault.detail}; {hint}")
@@ -451,7 +453,7 @@ class Caller(Generic[Body]):
     @property
     def wait_left(self) -> float:
         """Return the seconds of `--wait` for the first answer that are left; 0 after it, and where none is awaited."""
-        return max(0.0, self.outage.last_success + self.limits.wait - self.clock()) if self.outage.awaited else 0.0
+        return max(0.0, self.outage.last_success + self.limits.wait - self._clock()) if self.outage.awaited else 0.0
 
     def _stop(self, why: str) -> NoReturn:
         self.limiter.close()
@@ -477,7 +479,7 @@ class _Failures:
         self._refusals = 0
 
     def failed(self, fault: TransportFault) -> None:
-        self._last, self._after = fault, (self._begun, self._caller.clock())
+        self._last, self._after = fault, (self._begun, self._caller._clock())
         if fault.asks_to_wait:
             self._refusals += 1
         else:
@@ -499,8 +501,9 @@ class _Failures:
         failures = counted + self._refusals + (0 if outage.active else undecided)
         seconds = full_jitter(failures, self._last.retry_after, caller.rng)
         if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
-            left = outage.last_success + caller.limits.max_outage - caller.clock()
-            most = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            left = outage.last_success + caller.limits.max_outage - caller._clock()
+            often = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            most = often if self._last.unreachable else LONGEST_SILENT_WAIT
             seconds = min(seconds, most, left if left > 0 else most)
         return seconds
 
@@ -508,7 +511,7 @@ class _Failures:
         """Sleep; raise the last fault if it has been decided meanwhile that the tries are used up."""
         requested = bool(self._last.retry_after) or self._last.asks_to_wait
         await self._caller.pause(seconds, requested=requested, user=self._user, after=self._after)
-        self._begun = self._caller.clock()
+        self._begun = self._caller._clock()
         if self._used_up():
             raise self._last
 

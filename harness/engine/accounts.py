@@ -15,7 +15,7 @@ from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan
-from harness.cost import TOKENS, Cap, Price
+from harness.cost import HOW_TO_PRICE, TOKENS, Cap, Price
 from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import AdaptiveControl, FixedControl
@@ -147,8 +147,8 @@ def check_budget(plan: Plan, price: Price | None) -> Cap | None:
         return None  # a baseline costs nothing
     if price is None:
         raise BadInput(
-            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: give one "
-            "in a providers file (docs/providers.md), or a budget in tokens"
+            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: write "
+            f"{HOW_TO_PRICE}, or a budget in tokens"
         )
     if price.currency != cap.unit:
         raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {price.currency}, the budget is in {cap.unit}")

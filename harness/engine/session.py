@@ -39,6 +39,7 @@ from harness.errors import (
 )
 from harness.feature import own_logs
 from harness.model import JSON, Snapshots
+from harness.store.atomic import remove_folder
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
 from harness.store.tasks import TaskIndex
@@ -110,10 +111,14 @@ class Session:
         self._emit = emit
         self._extensions = extensions
         self._label = "" if alone else f"{plan.name}: "
+        is_first = not plan.folder.exists()
         stores: dict[str, RunStore] = {}
         for subset in plan.tasks:
             stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
             held.callback(stores[subset].close)
+        if is_first:
+            logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
+            held.callback(remove_folder, plan.folder, {*logs, *plan.benchmark.all_files})  # if no run is left in it
         for earlier in runs_in(plan.folder):
             if not (earlier.subset in stores and (plan.restart or is_bare(earlier))):
                 same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)

@@ -74,10 +74,10 @@ class Provenance(TypedDict, total=False):
     ca_file: str | None
     price: JSON | None
     primary: str | None
+    html: bool
     later_prices: list[JSON]
     benchmark: Any
     data_set: Any
-    html: bool
     source: str | None
     sources: dict[str, str]
     harness: Any

@@ -227,12 +227,11 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
         assert "no run is kept" in capsys.readouterr().out
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0 and len(server.bodies) <= 12
-        assert not [
-            path
-            for kind in ("*.json*", "*.html", "*.txt")
-            for path in (tmp_path / "out/n").glob(kind)
-            if not path.name.startswith("prompt_")
-        ]
+        assert not (tmp_path / "out/n").exists()
+        (tmp_path / "out/n").mkdir()
+        assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
+        left = {path.name for path in (tmp_path / "out/n").iterdir()}
+        assert left == {"prompt_own.txt", "run_weibo.lock", "run_weibo.log"}
         server.script = baseline
         assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
         assert "resume" not in capsys.readouterr().out
@@ -248,6 +247,18 @@ def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
         return baseline(body)
 
     return script
+
+
+@pytest.mark.parametrize(("words", "pages"), [(["--no-html"], 0), ([], 1)])
+def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, tasks: Path, tmp_path: Path) -> None:
+    """`--no-html` of the first command holds for the run."""
+    with serving(lambda body: (503, b"{}")) as server:
+        assert (
+            run(tasks, tmp_path, "--api-url", server.url, "--limit", "3", "--max-outage", "1", *words, model="m") == 3
+        )
+        server.script = baseline
+        assert main(["resume", "m", "--results-dir", str(tmp_path)]) == 0
+    assert len(list((tmp_path / "m").glob("*.html"))) == pages
 
 
 def test_failed_user_is_never_scored_and_resume_pays_only_for_it(

@@ -70,7 +70,7 @@ def method(data: JSON) -> Iterator[str]:
         "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
         "Users for 1 point: how many it takes to show a difference of 1 percentage point (for another unit, of a "
         "hundredth of its range) at 5 % (of the family, for primary figures) with a power of 80 %, and the 95 % "
-        "interval of that number. Formulas and sources: docs/statistics.md."
+        "interval of that number. Formulas and sources: page Statistics of the documentation."
     )
 
 

@@ -73,7 +73,7 @@ def hedged(caller: Caller[Any], multiple: float, trying: Trying) -> Trying:
     if not multiple:
         return trying
     caller.at_once = 2
-    clock = caller.clock
+    clock = caller.limiter.slots.clock
 
     def until_second(start: float) -> float:
         """Return the seconds until a request that was sent at `start` may be sent again, or until another look."""

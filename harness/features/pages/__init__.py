@@ -17,7 +17,7 @@ REPORTING = frozenset({"run", "resume", "reeval", "merge"})
 
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
     if command in REPORTING:
-        words = "write no page (`report` can make it at any time)"
+        words = "write no page, nor does a later `resume` (`report` can make it at any time)"
         options.add(parser, "--no-html", words, dest="html", action="store_false")
     if command == "report":
         words = "show users' posts too: private data, share with care"

@@ -27,7 +27,7 @@ WORKERS_MOST = 10_000
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
     if command not in PLAYING:
         return
-    group = parser.add_argument_group("engine (docs/scale.md; free to change on resume)")
+    group = parser.add_argument_group("engine (free to change on resume)")
     words = "what plays users (default: local, this process)"
     options.add(group, "--engine", words, choices=(LOCAL, RAY), default=LOCAL)
     words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"

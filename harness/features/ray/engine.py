@@ -22,7 +22,7 @@ from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane, Play
 from harness.engine.progress import Findings
 from harness.engine.transports import Clients, Listener, open_transport
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 from harness.features.ray import LOCAL, RAY, of_workers
 from harness.features.ray.crew import Crew
 from harness.features.ray.player import LanePart
@@ -47,7 +47,7 @@ class Workers(Extension):
 
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
-            raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
+            raise BadInput(f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}")
 
     def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         from harness.features.ray import cluster  # an extra package
