@@ -42,6 +42,7 @@ takes.reeval := $(which) MODEL
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
 takes.remove := $(which)
+takes.show := NAME SUBSET PLATFORM ARGS
 takes.merge := RUNS NAME ARGS
 takes.stats := $(takes.merge)
 takes.export := $(which)
@@ -64,7 +65,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report show compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -96,6 +97,9 @@ merge: .venv/run.made ## combine the parts of a run (run ARGS="--part 1/4") into
 
 report: .venv/run.made ## make the pages of reports again, or without a name one page over all runs: RUNS= or NAME=, SUBSET= ARGS="--with-posts"
 	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))
+
+show: .venv/run.made ## the users of a run, or of one of them prompts, replies and scores: NAME= SUBSET= ARGS="USER --with-posts"
+	$(strip $(HARNESS) show $(if $(call given,NAME),'$(call given,NAME)') $(MORE) $(SUBSETS))
 
 compare: .venv/run.made ## show whether one run is better than another, on the users that both have: RUNS="a b" SUBSET=
 	$(strip $(HARNESS) compare $(NAMED_RUNS) $(SUBSETS) $(MORE))

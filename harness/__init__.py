@@ -9,16 +9,18 @@ __version__ = "0.1.0"
 # Before numpy is loaded: our products are small, and OpenBLAS's threads spin on a second core long after each.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from harness.benchmark import Benchmark, Metric, Task
+from harness.benchmark import Benchmark, Cards, Metric, Records, Task
 from harness.chat import Chat
 from harness.errors import InvalidReply
 
 __all__ = [
     "Benchmark",
+    "Cards",
     "Chat",
     "InvalidReply",
     "LoadedRun",
     "Metric",
+    "Records",
     "Task",
     "__version__",
     "list_runs",

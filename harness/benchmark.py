@@ -8,7 +8,8 @@ Complete example: `examples/star_rating/`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -200,6 +201,92 @@ class Importer(Protocol):
         """Return what a report says about such answers, from the number of answers by outcome."""
 
 
+class Records:
+    """The form of a user's line in the results file. By default it has the answer, its outcome and its values."""
+
+    outcome_field: ClassVar[str] = "outcome"
+    """The field of a record, or of a part of it, with the kind of an invalid answer."""
+
+    has_answer: ClassVar[bool] = True
+    """Whether a record has the answer as `play` returned it: such answers are JSON values, and measured as saved."""
+
+    def record(self, task: Task, answer: Any, metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
+        """Return the user's line of the results file, without its usage."""
+        return {"user_id": task.key, "answer": answer, "outcome": outcome, "repairs": repairs, "metrics": metrics}
+
+    def rescore(self, task: Task, data: JSON) -> JSON | None:
+        """Return a saved record with its values measured again.
+
+        Return None if `measure` can be called with the saved answer, as for records of the default form.
+        """
+        return None
+
+    def outcomes(self, record: JSON) -> Iterable[str]:
+        """Return the outcome of each answer of a user: `valid`, or the kind of the invalid answer."""
+        return (record["outcome"],)
+
+    def repairs(self, record: JSON) -> Iterable[str]:
+        """Return the kinds of repairs that a user's replies needed."""
+        found: Sequence[str] = record["repairs"]
+        return found
+
+    def rows(self, record: JSON) -> Iterable[JSON]:
+        """Return flat rows of one record for tables and frames: one per step, or one per user if there are no
+        steps."""
+        about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
+        return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
+
+
+class Cards:
+    """What pages show of single users. By default a card has the values, the answer and the replies."""
+
+    columns: ClassVar[Sequence[str]] = ()
+    """Headings of `figures`; by default each user's headline metrics."""
+
+    private: ClassVar[str] = ""
+    """A plural noun for users' own texts, which cards show as private quotes."""
+
+    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block] | None:
+        """Return the blocks of one user on a page, None for the default: values, answer and replies.
+
+        `task` is None if the tasks are not available; `replies` are in the order of arrival.
+        """
+        return None
+
+    def figures(self, record: JSON) -> Sequence[str]:
+        """Return what the list of users shows for one user, under `columns`."""
+        raise NotImplementedError
+
+    def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
+        """Return a reply that made an invalid answer of this kind, which the record has; None if unknown."""
+        return replies[-1].shown if replies else None
+
+    def together(self, records: Sequence[JSON]) -> Iterable[Block]:
+        """Return blocks that several users' records make together."""
+        return ()
+
+
+def _no_scores() -> None:
+    return None
+
+
+def _as_it_is(data: JSON) -> JSON:
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """What comes from elsewhere; only benchmarks that ship have any.
+
+    `importer` reads the results of another program. `published` returns scores that were published with the benchmark:
+    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one.
+    """
+
+    importer: Importer | None = None
+    published: Callable[[], Published | None] = _no_scores
+    upgraded: Callable[[JSON], JSON] = _as_it_is
+
+
 class Benchmark:
     """Base class of every benchmark: `name`, `subsets`, `metrics`, `parse`, `play` and `measure` have no default.
 
@@ -250,15 +337,6 @@ class Benchmark:
     key_field: ClassVar[str] = "user_id"
     """The field of a task line that identifies its user."""
 
-    outcome_field: ClassVar[str] = "outcome"
-    """The field of a record, or of a part of it, with the kind of an invalid answer."""
-
-    card_columns: ClassVar[Sequence[str]] = ()
-    """Headings of `card_figures`; by default each user's headline metrics."""
-
-    private: ClassVar[str] = ""
-    """A plural noun for users' own texts, which cards show as private quotes."""
-
     invalid_as: ClassVar[str] = "Invalid answers are measured as no answer"
     """How invalid answers are scored, as a sentence for notes under tables."""
 
@@ -277,6 +355,15 @@ class Benchmark:
 
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
+
+    records: Records = Records()
+    """The form of a user's line in the results file."""
+
+    cards: Cards = Cards()
+    """What pages show of single users."""
+
+    imports: ClassVar[Imports] = Imports()
+    """What comes from elsewhere; only benchmarks that ship have any."""
 
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""
@@ -342,6 +429,7 @@ class Benchmark:
 
     # Required
 
+    @abstractmethod
     def parse(self, line: JSON, subset: str) -> Task:
         """Return the task of one decoded line of a tasks file.
 
@@ -350,6 +438,7 @@ class Benchmark:
         """
         raise NotImplementedError
 
+    @abstractmethod
     async def play(self, given: Any, chat: Chat) -> Any:
         """Return the answer of one user, as JSON values.
 
@@ -358,6 +447,7 @@ class Benchmark:
         """
         raise NotImplementedError
 
+    @abstractmethod
     def measure(self, task: Task, answer: Any) -> Mapping[str, float | None]:
         """Return one user's value of every metric, None if it is undefined.
 
@@ -440,52 +530,6 @@ class Benchmark:
         """Return files that are written next to the report, by name."""
         return {}
 
-    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block] | None:
-        """Return the blocks of one user on a page, None for the default: values, answer and replies.
-
-        `task` is None if the tasks are not available; `replies` are in the order of arrival.
-        """
-        return None
-
-    def card_figures(self, record: JSON) -> Sequence[str]:
-        """Return what the list of users shows for one user, under `card_columns`."""
-        raise NotImplementedError
-
-    def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        """Return a reply that made an invalid answer of this kind, None if unknown."""
-        return replies[-1].shown if replies and kind in self.outcomes(record) else None
-
-    def together(self, records: Sequence[JSON]) -> Iterable[Block]:
-        """Return blocks that several users' records make together."""
-        return ()
-
-    def record(self, task: Task, answer: Any, metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
-        """Return the user's line of the results file, without its usage."""
-        return {"user_id": task.key, "answer": answer, "outcome": outcome, "repairs": repairs, "metrics": metrics}
-
-    def rescore(self, task: Task, data: JSON) -> JSON | None:
-        """Return a saved record with its values measured again.
-
-        Return None if `measure` can be called with the saved answer, as for records of the default form.
-        """
-        return None
-
-    def outcomes(self, record: JSON) -> Iterable[str]:
-        """Return the outcome of each answer of a user: `valid`, or the kind of the invalid answer."""
-        return (record["outcome"],)
-
-    @classmethod
-    def rows(cls, record: JSON) -> Iterable[JSON]:
-        """Return flat rows of one record for tables and frames: one per step, or one per user if there are no
-        steps."""
-        about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
-        return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
-
-    def repairs(self, record: JSON) -> Iterable[str]:
-        """Return the kinds of repairs that a user's replies needed."""
-        found: Sequence[str] = record["repairs"]
-        return found
-
     def breaches(self, record: JSON) -> Iterable[str]:
         """Return a kind for each valid answer of a user that breaks a rule of the task."""
         return ()
@@ -544,21 +588,6 @@ class Benchmark:
         return f"{self.version} {self.origin.digest}" if self.origin else self.version
 
     # Only benchmarks that ship use these
-
-    @classmethod
-    def upgraded(cls, data: JSON) -> JSON:
-        """Return a JSON report of format 1 in the present one."""
-        return data
-
-    @classmethod
-    def published(cls) -> Published | None:
-        """Return scores that were published with the benchmark; tables show them after the runs."""
-        return None
-
-    @classmethod
-    def importer(cls) -> Importer | None:
-        """Return what reads the results of another program, None where there is none."""
-        return None
 
     @classmethod
     def runs_code(cls, identity: JSON) -> bool:

@@ -38,6 +38,8 @@ SHIPPED = (
     "exports",
     "compare",
     "leaderboard",
+    "pages",
+    "show",
     "verify",
     "ray",
 )
@@ -97,6 +99,10 @@ def _nothing_pending(files: RunFiles) -> Iterable[Pending]:
     return ()
 
 
+def _say_nothing(words: str) -> None:
+    pass
+
+
 def _no_notes(manifest: Manifest) -> Iterable[str]:
     return ()
 
@@ -116,10 +122,12 @@ class Feature:
     cannot go on as its manifest now is, whether the feature is on or not; it gets the names of `--allow`. `threat` is
     what may end the process of a command that plays with the feature on, so that another process reports it.
 
-    `instead` executes commands of the core in another way. `notes` yields what a report says of a run by its manifest.
-    `how_to_get` returns how a user gets missing tasks of a benchmark, as a main clause; empty if the feature knows no
-    way. `logs` are the names of its own files with a run (`RunFiles.log`), and `pending` yields requests of a run that
-    a provider may still answer. `column` is what `status` shows of it.
+    `instead` executes commands of the core in another way. `reported`, a function in `package.module:function`,
+    acts on new reports, given the options of the command that made them, the runs, and what prints a line. `notes`
+    yields what a report says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a
+    benchmark, as a main clause; empty if the feature knows no way. `logs` are the names of its own files with a run
+    (`RunFiles.log`), and `pending` yields requests of a run that a provider may still answer. `column` is what
+    `status` shows of it.
 
     `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
     a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
@@ -134,6 +142,7 @@ class Feature:
     again: Callable[[Manifest], bool] = _not_again
     check: Callable[[RunFiles, Manifest, Collection[str]], None] = _no_objection
     instead: Sequence[Instead] = ()
+    reported: str = ""
     notes: Callable[[Manifest], Iterable[str]] = _no_notes
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
     logs: Sequence[str] = ()
@@ -181,6 +190,13 @@ def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse
     """Return what executes a command of the core in another way, with these options."""
     every = [one for feature in features() for one in feature.instead]
     return [_named(one.function) for one in every if one.command == command and one.when(args)]
+
+
+def reported(args: argparse.Namespace, runs: Sequence[Any], say: Callable[[str], None] = _say_nothing) -> None:
+    """Let features act on new reports (`harness.engine.files.Reported`)."""
+    for feature in features():
+        if feature.reported:
+            _named(feature.reported)(args, runs, say)
 
 
 def _named(path: str) -> Any:

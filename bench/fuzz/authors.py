@@ -47,4 +47,4 @@ def run(data: bytes) -> None:
     again = orjson.loads(orjson.dumps(rescored(BENCHMARK, TASK, record)))
     SCORER.score([Record(str(again["user_id"]), again)])
     for task in (TASK, None):
-        list(BENCHMARK.card(again, task, ()))
+        list(BENCHMARK.cards.card(again, task, ()))

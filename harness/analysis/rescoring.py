@@ -6,10 +6,9 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import prices, providers
 from harness.cost import DEFERRED
-from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
+from harness.engine.files import Reported, index_file, keep_foreign_text, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts, finish
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
@@ -35,7 +34,6 @@ from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
 from harness.feature import how_to_get, pending
 from harness.model import JSON, Record, RunFacts, Where
-from harness.report import pages
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
 from harness.store.log import lines
@@ -48,13 +46,14 @@ from harness.ui.streams import tell
 @dataclass(frozen=True, slots=True)
 class Wish:
     """How runs are scored again. `tasks` is a folder, None for each run's own; `reparse` starts from the saved
-    responses instead of the saved answers; `new_prices` takes those of today; `html` writes the page too."""
+    responses instead of the saved answers; `new_prices` takes those of today; `reported` gets each new
+    report while its tasks are open."""
 
     results: Path
     tasks: Path | None
     reparse: bool
     new_prices: bool
-    html: bool
+    reported: Callable[[Sequence[Reported]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,7 @@ def of_run(run: SavedRun, wish: Wish) -> Rescored:
         about, notes = facts(job, run.name, failed), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        if wish.html:
-            _write_page(pages.Source(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
+        wish.reported([Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index)])
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 
@@ -220,8 +218,7 @@ def of_another_program(found: Imported, wish: Wish) -> Rescored:
                 report = overview.with_failures(report, theirs.scores.report(about, theirs.failures)[0])
             keep_foreign_text(files)
             write_report(files, report, more)
-            if wish.html:
-                _write_page(pages.Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
+            wish.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
     finally:
         lock.release()
     return Rescored(files, report, notes, report.coverage.complete)
@@ -268,7 +265,7 @@ class _Theirs:
                 self.cut += 1
             else:
                 data = rescored(self.benchmark, task, data)
-                self.outcomes.update(self.benchmark.outcomes(data))
+                self.outcomes.update(self.benchmark.records.outcomes(data))
                 if self.importer.has_failed(data):
                     self.failed += 1
                     _add(data, self.failures)
@@ -287,7 +284,3 @@ class _Theirs:
         }
         excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
         return (*self.importer.notes(self.outcomes), *excluded)
-
-
-def _write_page(source: pages.Source) -> None:
-    pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{source.files.folder.name}, {source.files.subset}")

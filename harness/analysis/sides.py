@@ -158,12 +158,12 @@ def read(of: Subset, figures: Figures) -> Side:
     tasks, places, parts = dict[str, str](), dict[str, dict[str, int]](), list[Array]()
     outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
     records = _records(of, skipped)
-    while batch := list(islice(records, SHARD)):
-        for place, (record, task) in enumerate(batch, len(outcomes)):
+    while some := list(islice(records, SHARD)):
+        for place, (record, task) in enumerate(some, len(outcomes)):
             if tasks.get(record.key) != task:  # of two records the later one is the user's
                 tasks[record.key], places[record.key] = task, {}
             places[record.key][str(record.data.get("repeat"))] = place
-        shard = [record for record, _ in batch]
+        shard = [record for record, _ in some]
         try:
             parts.append(figures.raw(shard))
             counted = [tuple(sorted(one.items())) for one in figures.outcomes(shard)]

@@ -1,15 +1,15 @@
-"""Cards of users for pages, by `Benchmark.card`, or of values, answer and replies where it makes none."""
+"""Cards of users for pages, by `Benchmark.cards`, or of values, answer and replies where it makes none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from harness.benchmark import VALID, Benchmark
+from harness.benchmark import VALID, Benchmark, Cards, Records
 from harness.benchmarks import registry, reports
 from harness.benchmarks.overview import plain, with_unit
 from harness.benchmarks.records import ODD_SHAPE
@@ -20,7 +20,7 @@ from harness.model import JSON, Block, Card, Completion, Paragraph, Quote
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class ReportCards:
     """Make the cards of a report's users. `benchmark` is None where its code is not available.
 
     `posts` is whether users' own texts are shown.
@@ -31,23 +31,30 @@ class Cards:
     posts: bool
 
     @classmethod
-    def of(cls, report: Report, benchmark: Benchmark | None, *, posts: bool) -> Cards:
+    def of(cls, report: Report, benchmark: Benchmark | None, *, posts: bool) -> ReportCards:
         """Without tasks, a benchmark that ships makes what cards it can without its data."""
         if benchmark is None and registry.is_shipped(report.benchmark):
             benchmark = registry.find(report.benchmark)(folder=None)
         return cls(report, benchmark, posts)
 
     @property
+    def _own(self) -> Cards:
+        return Cards() if self.benchmark is None else self.benchmark.cards
+
+    @property
+    def _records(self) -> Records:
+        return Records() if self.benchmark is None else self.benchmark.records
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Return the heads of the cards' figures."""
-        if self.benchmark is not None and self.benchmark.card_columns:
-            return tuple(self.benchmark.card_columns)
+        if self._own.columns:
+            return tuple(self._own.columns)
         return tuple(f"{name}, {self.report.units[name].shown_unit}" for name in self.report.headline)
 
     def mark(self, kind: str) -> bytes:
         """Return bytes that are in the line of every record with an invalid answer of this kind."""
-        field = "outcome" if self.benchmark is None else self.benchmark.outcome_field
-        return b'"%s":"%s"' % (field.encode(), kind.encode())
+        return b'"%s":"%s"' % (self._records.outcome_field.encode(), kind.encode())
 
     def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
         """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
@@ -59,21 +66,18 @@ class Cards:
         return Card(str(data["user_id"]), self._figures(data), blocks)
 
     def _figures(self, data: JSON) -> tuple[str, ...]:
-        if self.benchmark is not None and self.benchmark.card_columns:
-            with _guarded(self.benchmark, f"user {data['user_id']}, card_figures"):
-                return tuple(self.benchmark.card_figures(data))
+        if self._own.columns:
+            with self._guarded(f"user {data['user_id']}, card figures"):
+                return tuple(self._own.figures(data))
         units = self.report.units
         values = data["metrics"] if isinstance(data["metrics"], Mapping) else {}  # of own `statistics` they are any
         shown = {name: value for name, value in values.items() if _is_value(value)}
         return tuple(units[name].text(shown.get(name)) for name in self.report.headline)
 
     def _blocks(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Iterable[Block]:
-        if self.benchmark is not None:
-            with _guarded(self.benchmark, f"user {data['user_id']}, card"):
-                own = self.benchmark.card(data, task, replies)
-                if own is not None:
-                    return reports.checked(own)
-        return self._plain(data, replies)
+        with self._guarded(f"user {data['user_id']}, card"):
+            own = self._own.card(data, task, replies)
+            return self._plain(data, replies) if own is None else reports.checked(own)
 
     def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["outcome"] != VALID:
@@ -100,31 +104,25 @@ class Cards:
         if self.benchmark is None:
             return "Cards are plain, without what the benchmark's own code may show: it was not run."
         found = [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
-        if self.benchmark.private and not (tasks and self.posts):
-            found.append(f"{self.benchmark.private} are left out, but other texts may quote them.")
+        if self._own.private and not (tasks and self.posts):
+            found.append(f"{self._own.private} are left out, but other texts may quote them.")
         return " ".join(found)
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
         """Return a reply that made an invalid answer of this kind, None if unknown."""
-        if self.benchmark is None:
-            return _PLAIN.example(data, replies, kind)
-        with _guarded(self.benchmark, f"user {data['user_id']}, example"):
-            return self.benchmark.example(data, replies, kind)
+        with self._guarded(f"user {data['user_id']}, example"):
+            return self._own.example(data, replies, kind) if kind in self._records.outcomes(data) else None
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
         """Return what only several records show together."""
+        with self._guarded("together"):
+            return tuple(self._own.together(records))
+
+    def _guarded(self, about: str) -> AbstractContextManager[None]:
+        """Guard an author's code. An odd record of a benchmark that ships is to blame itself: that error passes."""
         if self.benchmark is None:
-            return ()
-        with _guarded(self.benchmark, "together"):
-            return tuple(self.benchmark.together(records))
-
-
-_PLAIN = Benchmark()
-
-
-def _guarded(benchmark: Benchmark, about: str) -> AbstractContextManager[None]:
-    """Guard an author's code. Of a benchmark that ships, a record of an odd shape is to blame: that error passes."""
-    return guarded(benchmark, about, *(() if benchmark.origin else ODD_SHAPE))
+            return nullcontext()
+        return guarded(self.benchmark, about, *(() if self.benchmark.origin else ODD_SHAPE))
 
 
 def _is_value(value: object) -> bool:

@@ -22,7 +22,7 @@ from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import line_changes, registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.cards import Cards
+from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.derived import Figures, Scorer, figures_of, is_measured, rows_of
 from harness.benchmarks.overview import page
 from harness.benchmarks.user_code import described, guarded
@@ -179,7 +179,7 @@ def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Re
 def unmade(subject: Subject) -> str | None:
     """Return which checks prove little because no model gave a valid answer, None if one did."""
     try:
-        if any(VALID in subject.benchmark.outcomes(record.data) for record in subject.records):
+        if any(VALID in subject.benchmark.records.outcomes(record.data) for record in subject.records):
             return None
     except Exception:  # the author's code or the harness's, which the checks have reported
         return None
@@ -408,7 +408,7 @@ def reports(subject: Subject) -> Iterator[str]:
             written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
             report = typed.read(typed.encoded(written))
             page(report)
-    cards = Cards.of(report, benchmark, posts=False)
+    cards = ReportCards.of(report, benchmark, posts=False)
     for one, record in zip(subject.played, subject.records, strict=True):
         for task in (one.task, None):
             cards.card(record.data, task, list(one.saved.values()))

@@ -89,8 +89,8 @@ class Scorer:
         for record in shard:
             usage.update(counted(record.data))
         with guarded(benchmark, "outcomes and repairs", *ODD_SHAPE):
-            outcomes = Counter(one for record in shard for one in benchmark.outcomes(record.data))
-            repairs = Counter(one for record in shard for one in benchmark.repairs(record.data))
+            outcomes = Counter(one for record in shard for one in benchmark.records.outcomes(record.data))
+            repairs = Counter(one for record in shard for one in benchmark.records.repairs(record.data))
             for name in (*outcomes, *repairs):
                 text(name)
         with guarded(benchmark, "breaches", *ODD_SHAPE):
@@ -540,7 +540,7 @@ class Figures:
 
     def outcomes(self, records: Sequence[Record]) -> list[Counter[str]]:
         with guarded(self.benchmark, "outcomes", *ODD_SHAPE):
-            return [Counter(text(one) for one in self.benchmark.outcomes(record.data)) for record in records]
+            return [Counter(text(one) for one in self.benchmark.records.outcomes(record.data)) for record in records]
 
     def values(self, totals: Array) -> Array:
         """Return the figures that rank, of such totals."""

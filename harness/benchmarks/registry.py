@@ -17,10 +17,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import Benchmark, Importer, Metric, Origin
+from harness.benchmark import Benchmark, Cards, Importer, Imports, Metric, Origin, Records
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
+from harness.defaults import BASELINE_PREFIX
 from harness.errors import BadInput, shown
 from harness.model import RUN_FACTS, Baseline
 
@@ -52,8 +53,16 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
+REQUIRED = ("parse", "play", "measure")
 COMPUTED = ("files", "source", "all_files")
 """Properties that the harness uses, and a field of the same name would hide."""
+OBJECTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    "records": (Records, ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows")),
+    "cards": (Cards, ("card", "card_columns", "card_figures", "example", "together", "private")),
+    "imports": (Imports, ("importer", "published", "upgraded")),
+}
+"""Objects of a benchmark, and their members that were the benchmark's own in earlier versions: one that is left there
+would be ignored, so it is refused."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -103,7 +112,7 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
     """Return the benchmark that has results of another program on a subset, and what reads them. Raise `BadInput`
     where no benchmark that ships does."""
     for cls in map(find, SHIPPED):
-        if subset in cls.subsets and (importer := cls.importer()) is not None:
+        if subset in cls.subsets and (importer := cls.imports.importer) is not None:
             return cls, importer
     raise BadInput(f"run_{subset}.json is missing, and no benchmark reads results of {shown(subset)} without it")
 
@@ -111,6 +120,11 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
 def baselines() -> dict[str, Baseline]:
     """Return the models that the harness serves by itself, by name."""
     return {name: answer for module in BASELINES for name, answer in import_module(module).BASELINES.items()}
+
+
+def served(cls: type[Benchmark]) -> dict[str, Baseline]:
+    """Return a benchmark's own baselines, by the names of models that the harness serves."""
+    return {f"{BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
 
 
 def reader(text: str) -> str | None:
@@ -252,11 +266,16 @@ def _is_code(value: object) -> bool:
 
 
 def _bad_code(cls: Any) -> Iterator[str]:
-    if missing := [name for name in ("parse", "play", "measure") if getattr(cls, name) is getattr(Benchmark, name)]:
+    if missing := [name for name in REQUIRED if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
     ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name)) or name in COMPUTED]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
+    for name, (kind, members) in OBJECTS.items():
+        if not isinstance(getattr(cls, name), kind):
+            yield f"{name}: expected an object of a class that extends {kind.__name__}"
+        if moved := [member for member in members if hasattr(cls, member)]:
+            yield f"{', '.join(moved)}: belongs to the object `{name}`, a {kind.__name__}: move or rename yours"
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)

@@ -261,7 +261,7 @@ def _upgraded(data: JSON) -> Report:
     if not registry.is_shipped(data["benchmark"]):
         return msgspec.convert(made, Report)
     cls, nothing = registry.find(data["benchmark"]), np.empty(0)
-    report = msgspec.convert(cls.upgraded({**declared(cls), **made}), Report)
+    report = msgspec.convert(cls.imports.upgraded({**declared(cls), **made}), Report)
     scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, report)
     sections = cls(folder=None).sections(scored) if report.coverage.scored_users else ()
     return msgspec.structs.replace(report, sections=tuple(sections))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from functools import partial
 from itertools import groupby, pairwise
 
 import orjson
@@ -13,13 +14,13 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.commands.launch import launch
 from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
-from harness.engine.session import launch
 from harness.errors import BadInput
-from harness.feature import extensions
+from harness.feature import extensions, reported
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
@@ -57,7 +58,7 @@ def execute(args: argparse.Namespace) -> int:
     code = 0
     if plans:
         switched_on = extensions(args, [run.manifest for run in unfinished])
-        code = launch(plans, screen, switched_on, observe=args.progress)
+        code = launch(plans, screen, switched_on, reported=partial(reported, args), observe=args.progress)
     return max(skipped, failed, code)
 
 
@@ -116,7 +117,6 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         ca_file=args.ca_file or provenance.get("ca_file"),
         price=_price(found, manifest.identity["model"], args) or manifest.price,
         allow_invalid=args.allow_invalid,
-        html=args.html and provenance.get("html", True),
     )
 
 

@@ -143,16 +143,6 @@ def outputs(args: argparse.Namespace) -> Outputs:
     return Outputs(args.force, folder / "outputs" if folder else None)
 
 
-def add_page(parser: argparse.ArgumentParser) -> None:
-    add(
-        parser,
-        "--no-html",
-        "write no page, nor does a later `resume` (`report` can make it at any time)",
-        dest="html",
-        action="store_false",
-    )
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     add(parser, "--json", "print JSON instead of a table", action="store_true")
 
@@ -163,7 +153,6 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
     )
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
-    add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
     words = "go on even if almost none of the first answers can be used"
@@ -177,7 +166,7 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
     add(group, "--api-url --api_url --base-url URL", words, type=filled, action="append")
     add(group, "--api-key --api_key KEY", "visible in the process list: better use a file or a variable")
     add(group, "--api-key-file FILE", "a file that holds the key", type=Path)
-    add(group, "--provider NAME", "a provider that ships or is in your providers file", type=filled)
+    add(group, "--provider NAME", "a provider in the providers file (docs/providers.md)", type=filled)
     words = "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)"
     add(group, "--providers FILE", words, type=Path)
     words = "additional header for every request; may be repeated"

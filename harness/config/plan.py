@@ -70,7 +70,6 @@ class Plan:
     price: Price | None = None
     primary: str | None = None
     allow_invalid: bool = False
-    html: bool = True
 
     @property
     def folder(self) -> Path:
@@ -140,8 +139,6 @@ class Plan:
             "packages": dict(_versions()),
             "git": _commit(),
         }
-        if not self.html:
-            made["html"] = False
         return {**made, "hash_seed": hash_seed.fixed(os.environ)} if plays_code else made
 
 

@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.outage import LONGEST_PROBE, SILENCE, Outage, Span
+from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, SenderLost, TransportFault
@@ -32,6 +32,10 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+LONGEST_SILENT_WAIT = 15.0
+"""Seconds, at most, between tries of a request while nobody is served; by then it is an outage, or the request."""
+TRIES_A_SECOND = 4.0
+"""How often those who find no server try at least, in all: it costs nobody, and a server that is back is soon seen."""
 LOADING = "if it is still loading, give --wait 600"
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
@@ -524,7 +528,9 @@ class _Failures:
         seconds = full_jitter(failures, self._last.retry_after, caller.rng)
         if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
             left = outage.last_success + caller.limits.max_outage - caller._clock()
-            seconds = min(seconds, LONGEST_PROBE, left if left > 0 else LONGEST_PROBE)
+            often = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            most = often if self._last.unreachable else LONGEST_SILENT_WAIT
+            seconds = min(seconds, most, left if left > 0 else most)
         return seconds
 
     async def pause(self, seconds: float) -> None:

@@ -92,12 +92,13 @@ def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
     """Return the record of a played user. Raise `BenchmarkError` for an answer or values that cannot be kept."""
     about = f"user {task.key}"
     answer = played.answer
-    if type(benchmark).record is Benchmark.record:  # measured as it will be read again
+    if benchmark.records.has_answer:  # measured as it will be read again
         answer = _saved(benchmark, f"{about}, play: the answer", answer)
     metrics = _measured(benchmark, task, answer)
     with guarded(benchmark, f"{about}, record"):
-        made = benchmark.record(task, answer, metrics, played.outcome, tuple(dict.fromkeys(played.chat.repairs)))
-    if benchmark.origin and type(benchmark).record is not Benchmark.record:  # its own `record`, which nobody has tried
+        repairs = tuple(dict.fromkeys(played.chat.repairs))
+        made = benchmark.records.record(task, answer, metrics, played.outcome, repairs)
+    if benchmark.origin:  # its record may be its own, which nobody has tried
         made = _saved(benchmark, f"{about}, record: the record", made)
     return {**made, "usage": played.chat.usage.data}
 
@@ -105,7 +106,7 @@ def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
 def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
     """Return a saved record with its values measured again. Raise `BadInput` for one of another shape."""
     with guarded(benchmark, f"user {task.key}, rescore"):
-        own = benchmark.rescore(task, data)
+        own = benchmark.records.rescore(task, data)
     if own is not None:
         return own
     with read_of(task.key):

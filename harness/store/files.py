@@ -17,7 +17,7 @@ class RunFiles:
         self.events = folder / f"run_{subset}.log"
         self.lock = folder / f"run_{subset}.lock"
         self.all_users = folder / f"users_{subset}.html"
-        """The page of every user (`report --users all`)."""
+        """The page of every user."""
         self.pages = self.report("html"), self.all_users
         """They show the report and the records, and are true only while neither changes."""
         self.reports = self.report("txt"), self.report("json"), *self.pages, folder / f"generated_{subset}.json"

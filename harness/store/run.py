@@ -65,7 +65,6 @@ class RunStore:
         self.torn = 0
         self.bill = Bill()
         self.rate = Rate()
-        self._lacks_usage = False
         self._session = uuid4().hex[:12]
         self._out, self._marked = (0, 0), (0, 0)
         self.reused: Counter[str] = Counter()
@@ -233,15 +232,12 @@ class RunStore:
         }
         if reply.first_token is not None:
             line["first_token"] = round(reply.first_token, 4)
-        if reply.completion.lacks_usage or self._lacks_usage:
-            line["sent"] = reply.sent  # of all from the first without usage on: they show the ratio for prompts
         if reply.reused is not None:
             line["reused"] = reply.reused
             self.reused[reply.reused] += 1
         else:
-            line |= self.rate.data
-            self.bill.at(self.rate).add(reply.completion, line.get("sent", 0))
-            self._lacks_usage |= reply.completion.lacks_usage
+            line |= {"sent": reply.sent, **self.rate.data}  # all of them show the ratio for prompts without usage
+            self.bill.at(self.rate).add(reply.completion, reply.sent)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -398,7 +394,6 @@ class RunStore:
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
-        self._lacks_usage = self.usage.requests_without_usage > 0
         for words in unanswered(self.files):
             count_unanswered(self.bill, words)
         return places

@@ -16,6 +16,7 @@ from harness.engine.play import play
 from harness.errors import BenchmarkError
 from harness.model import Completion, Request
 from harness.store.log import seal, sound_lines, unseal
+from tests.support.plugins import having
 from tests.support.scripted import Server, completion, serving
 
 Told = pytest.CaptureFixture[str]
@@ -333,17 +334,17 @@ def test_mistake_in_a_reader_is_shown_with_its_line(folder: Folder, capsys: Told
 @pytest.mark.parametrize(
     "code",
     [
-        'card_columns = ("Points",)',
-        'card_columns = ("Points",)\n\n    def card_figures(self, record):\n        return 1 / 0',
-        "def together(self, records):\n        return 1 / 0",
+        'columns = ("Points",)',
+        'columns = ("Points",)\ndef figures(self, record):\n    return 1 / 0',
+        "def together(self, records):\n    return 1 / 0",
     ],
-    ids=["no card_figures", "card_figures", "together"],
+    ids=["no figures", "figures", "together"],
 )
 def test_failing_hook_of_a_page_names_the_benchmark(
     folder: Folder, capsys: pytest.CaptureFixture[str], code: str
 ) -> None:
     """`report` ends with the code of an error of the benchmark, not as a defect of the harness."""
-    folder.write(("    def parse(", f"    {code}\n\n    def parse("))
+    folder.write(("    def parse(", f"{having('cards', 'Cards', code)}    def parse("))
     with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
     where = ["--tasks-dir", str(folder.root / "tasks"), "--results-dir", str(folder.root / "results")]

@@ -13,7 +13,7 @@ from harness.benchmarks import checking, registry
 from harness.cli import main
 from harness.commands.check_benchmark import models_of, subject_of
 from tests.support import ROOT
-from tests.support.plugins import STARS, VISITS, changed
+from tests.support.plugins import STARS, VISITS, changed, having
 
 SAMPLE = ROOT / "harness" / "sample"
 
@@ -113,7 +113,7 @@ BROKEN = {
     "outcomes that fail": (
         "statistics",
         "    def measure(",
-        "    def outcomes(self, record):\n        assert False, 'none'\n\n    def measure(",
+        having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'") + "    def measure(",
         "outcomes and repairs: AssertionError: none",
     ),
     "state of one user that play keeps": (
@@ -156,7 +156,8 @@ BROKEN = {
     "a card that needs its task": (
         "reports",
         "    def measure(",
-        "    def card(self, record, task, replies):\n        task.truth\n        return ()\n\n    def measure(",
+        having("cards", "Cards", "def card(self, record, task, replies):\n    task.truth\n    return ()")
+        + "    def measure(",
         "card: AttributeError",
     ),
 }

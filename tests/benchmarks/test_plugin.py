@@ -558,7 +558,7 @@ def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
 # What authors get wrong
 
 STATIC = {
-    "a syntax error": ("def parse(", "def parse((", "line 52"),
+    "a syntax error": ("def parse(", "def parse((", "line 69"),
     "an error as it is loaded": ("import numpy as np", "import numpy as np\n1 / 0", "ZeroDivisionError"),
     "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "SystemExit: 3"),
     "no class": ("class Visits(Benchmark):", "class Visits:", "found none"),
@@ -577,6 +577,8 @@ STATIC = {
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
     "a field that hides a method": ('user = "visitor"', 'main = ("Detour",)', "main: the harness calls this"),
     "a field that hides a property": ('user = "visitor"', 'files = ("a.txt",)', "files: the harness calls this"),
+    "a member that belongs to an object": ('user = "visitor"', "card_figures = max", "belongs to the object `cards`"),
+    "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
     "live figures of no metric": ('user = "visitor"', 'live = ("Hits",)', "live: 'Hits': no such metric"),
     "live figures that are no tuple": ('user = "visitor"', 'live = "Detour"', "live: expected a tuple"),
     "a title that is none": ('name = "visits"', 'name = "visits"\n    title = 3', "title: expected text"),

@@ -24,7 +24,7 @@ from harness.serve.app import Options
 from tests.support import ROOT
 from tests.support.before import sheets
 from tests.support.embedded import served
-from tests.support.plugins import FLOOR, STARS, Commands
+from tests.support.plugins import FLOOR, STARS, Commands, having
 from tests.support.scripted import completion, serving
 
 TASKS = STARS.parent
@@ -257,7 +257,7 @@ def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_pat
 
 
 def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: Path) -> None:
-    file = edited(tmp_path, "    def outcomes(self, record):\n        assert False, 'none'")
+    file = edited(tmp_path, having("records", "Records", "def outcomes(self, record):\n    assert False, 'none'"))
     figures = Figures(registry.find(str(file))())
     with pytest.raises(BenchmarkError, match=r"benchmark stars, outcomes: AssertionError: none \(stars.py, line"):
         figures.outcomes([Record("a", {"user_id": "a", "outcome": "valid"})])

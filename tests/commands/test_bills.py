@@ -15,7 +15,9 @@ from typing import Any
 import orjson
 import pytest
 
+from harness import run
 from harness.defaults import SAMPLE_FOLDER
+from harness.model import Snapshot
 from harness.store.log import seal, unseal
 from tests.support.billing import JSON, PRICES, Act, Bench, account, draw, failing, full, half, plain, providers
 
@@ -88,6 +90,60 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
     assert bench.run(limit=40) == 0
     assert bench.exact() == bench.spent()
     assert Fraction(found[1]) <= bench.spent() <= Fraction(found[2])
+
+
+def test_batches_at_two_prices_are_resumed_at_what_each_reply_cost(bench: Bench) -> None:
+    """Batches stop at a budget; after a change of the price they go on by batch, then as single requests."""
+    words = ("--batch", "--max-tokens", "60", "--budget", "0.001usd")
+    assert bench.run(*words, limit=8) == 5
+    first = bench.spent()
+    assert 0 < first <= Fraction("0.001") and bench.exact() == first
+    bench.account.prices["a"] = ("0.7", *PRICES["a"][1:])
+    providers(bench.folder, bench.account.url, a="0.7")
+    assert bench.resume("--budget", "1usd") == 0
+    assert bench.run("--max-tokens", "60", limit=12) == 0
+    assert bench.exact() == bench.spent() > first and max(bench.account.tries.values()) == 1
+    assert {share["price"]["prompt"] for share in bench.cost()["shares"]} == {"0.25", "0.35", "0.7"}
+
+
+def test_repeats_of_two_models_cost_the_same_however_often_they_are_resumed(bench: Bench) -> None:
+    """A budget stops both; then one is resumed after the other."""
+    words = ("--model", "p:a", "--model", "p:b", "--repeats", "3", "--max-tokens", "60")
+    assert bench.run(*words, "--budget", "0.004usd", limit=8) == 5
+    assert 0 < bench.spent() <= Fraction("0.004")
+    assert bench.resume("--name", "a", "--budget", "1usd") == 0
+    assert bench.exact("a") == bench.spent("a") and bench.exact("b") == bench.spent("b")
+    assert bench.resume("--name", "b", "--budget", "1usd") == 0
+    assert bench.exact("b") == bench.spent("b") and bench.spent() == bench.exact("a") + bench.exact("b")
+
+
+def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(bench: Bench) -> None:
+    """The last snapshots, in a run and in the session that continues it with more users."""
+    seen: list[Sequence[Snapshot]] = []
+    for limit in (4, 7):
+        options = {"model": ["p:a", "p:b"], "platform": "weibo", "repeats": 3, "limit": limit, "demo": True}
+        where = {"providers": bench.providers[1], "results_dir": bench.results, "no_html": True}
+        run(**options, **where, progress=seen.append)
+        for snapshot in seen[-1]:
+            report = orjson.loads((bench.results / snapshot.name / "eval_report_weibo.json").read_bytes())
+            [subset], [money] = snapshot.subsets, snapshot.cost
+            assert Fraction(money.amount) == bench.exact(snapshot.name) == bench.spent(snapshot.name)
+            assert subset.scores and subset.scored_users == limit
+            for name, value in subset.scores.items():
+                assert value == pytest.approx(report["metrics"][name]["value"], abs=1e-12)
+        assert {snapshot.name for snapshot in seen[-1]} == {"a", "b"}
+
+
+def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench: Bench) -> None:
+    """A part stops at the budget of the folder, which counts the other part too."""
+    words = ("--max-tokens", "60", "--budget")
+    assert bench.run("--part", "1/2", *words, "1usd", limit=12) == 0
+    cap = bench.spent() + Fraction("0.001")
+    assert bench.run("--part", "2/2", *words, f"{float(cap):.6f}usd", limit=12) == 5
+    assert 0 < bench.spent() <= cap
+    assert bench.resume("--budget", "1usd") == 0
+    assert bench.command("merge", "a", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
+    assert bench.exact() == bench.spent() and max(bench.account.tries.values()) == 1
 
 
 def test_price_in_another_currency_is_refused(bench: Bench) -> None:

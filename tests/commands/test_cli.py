@@ -24,12 +24,13 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
+from harness.commands import notices
 from harness.commands import run as run_command
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import options
 from harness.engine import session
 from harness.errors import BadInput
-from harness.report import pages
+from harness.features.pages import pages
 from harness.store import manifest
 from harness.store.lock import RunLock
 from harness.ui.console import console
@@ -747,7 +748,7 @@ def test_command_to_resume_is_the_script_of_the_python_that_has_the_packages(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "executable", str(executable))
     monkeypatch.setattr("shutil.which", lambda name: str(tmp_path / found / name) if found else None)
-    assert session._this_program() == [word.format(tmp_path) for word in told]
+    assert notices._this_program() == [word.format(tmp_path) for word in told]
 
 
 def test_details_of_a_defect_that_cannot_be_kept_are_no_second_defect(

@@ -308,8 +308,11 @@ def test_plug_in_may_use_the_name_repeat_itself_without_repeats(
     """Its record is found again, verified and shown as it is; with repeats the name is refused with a sentence."""
     file = tmp_path / "stars.py"
     own = """
-    def record(self, task, answer, metrics, outcome, repairs):
-        return {**super().record(task, answer, metrics, outcome, repairs), "repeat": 7}
+    class Repeated(__import__('harness').Records):
+        def record(self, task, answer, metrics, outcome, repairs):
+            return {**super().record(task, answer, metrics, outcome, repairs), "repeat": 7}
+
+    records = Repeated()
 """
     file.write_text(STARS.read_text().replace("    async def play(", f"{own}\n    async def play(", 1))
     where = ["--model", FLOOR, "--tasks-dir", str(STARS.parent), "--limit", "3"]

@@ -17,11 +17,13 @@ import pytest
 from harness.feature import SHIPPED, features
 from tests.support import ROOT
 
+HARNESS = ROOT / "harness"
 FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
 KEPT = ("tests/features", "tests/commands/test_completion.py", "tests/config/test_settings_file.py")
 """Tests that run without one feature; all others are at least collected."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
+OWN_FLAG = re.compile(r'\badd\((?:\w+, )?"(--[a-z-]+)')
 FLAG = re.compile(r'options\.add\(\w+, "(--[a-z-]+)')
 
 PACKAGE = """

@@ -228,6 +228,7 @@ class Bench:
         return code
 
     def said(self, *words: str) -> Any:
+        self._capsys.readouterr()
         main([*words, "--json", "--results-dir", str(self.results)])
         return orjson.loads(self._capsys.readouterr().out)
 

@@ -11,11 +11,24 @@ import anyio
 import anyio.lowlevel
 import orjson
 
-from harness.benchmark import Benchmark, Metric, Task
+from harness.benchmark import Benchmark, Metric, Records, Task
 from harness.chat import Chat
 from harness.endpoint.request_body import digest
 from harness.endpoint.transport import Received
 from harness.model import JSON, Completion, Message, Request
+
+
+class Replies(Records):
+    """A record has the replies, and is not measured again."""
+
+    has_answer = False
+
+    def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
+        own = {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
+        return {**own, "metrics": metrics, "outcome": outcome, "repairs": repairs}
+
+    def rescore(self, task: Task, data: JSON) -> JSON:
+        return data
 
 
 class Chains(Benchmark):
@@ -24,6 +37,7 @@ class Chains(Benchmark):
     name = "chains"
     subsets: ClassVar[Mapping[str, str]] = {"weibo": "tasks.jsonl"}
     metrics = (Metric("Length", unit="replies"),)
+    records = Replies()
     in_play = most_in_play = started = 0
 
     def parse(self, line: JSON, subset: str) -> Task:
@@ -46,13 +60,6 @@ class Chains(Benchmark):
 
     def measure(self, task: Task, answer: list[str] | None) -> Mapping[str, float | None]:
         return {"Length": len(answer or ())}
-
-    def record(self, task: Task, answer: list[str], metrics: Any, outcome: str, repairs: Sequence[str]) -> JSON:
-        own = {"user_id": task.key, "replies": answer, "length": metrics["Length"]}
-        return {**own, "metrics": metrics, "outcome": outcome, "repairs": repairs}
-
-    def rescore(self, task: Task, data: JSON) -> JSON:
-        return data
 
 
 def task_lines(users: Mapping[str, int]) -> str:

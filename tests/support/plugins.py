@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import orjson
@@ -78,3 +79,9 @@ def changed(file: Path, before: str, after: str) -> None:
     text = file.read_text()
     assert before in text
     file.write_text(text.replace(before, after))
+
+
+def having(member: str, kind: str, body: str) -> str:
+    """Return the source of a member of a benchmark: an object whose class extends `kind` by a body."""
+    own = indent(body, " " * 8)
+    return f"    class Own{kind}(__import__('harness').{kind}):\n{own}\n\n    {member} = Own{kind}()\n\n"

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, Protocol
 import orjson
 from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Metric, Task
-from harness.benchmarks.dailymobility import agents, cards, groundtruth, plan, scores, summary, synth, task
+from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
+from harness.benchmarks.dailymobility import agents, groundtruth, plan, scores, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
+from harness.benchmarks.dailymobility.agents.llm import no_reply
+from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
@@ -42,7 +44,10 @@ AGENT_PARAMETERS = "agent_parameters"
 SENT = "sent"
 """In an identity: requests have the parameters that the agent asks for. Without it (runs of version 0.1) none has."""
 
-IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed", AGENT_PARAMETERS)
+AGENT_MEMORY_SEARCH = "agent_memory_search"
+"""In an identity: agents' searches of their memories find something. Without it they find nothing, as upstream's."""
+
+IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed", AGENT_PARAMETERS, AGENT_MEMORY_SEARCH)
 """What the modes say of themselves in a run's identity."""
 
 NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
@@ -120,23 +125,24 @@ class AgentMode:
         self._seed = settings.agent_seed
         self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
         self._asking = asking
-        self._runner = Runner(agent, city, seed=self._seed, warn=warn, log=log)
+        self._finds = {AGENT_MEMORY_SEARCH: True} if settings.agent_memory_search else {}
+        self._runner = Runner(agent, city, seed=self._seed, finds_memories=bool(self._finds), warn=warn, log=log)
 
     def identity(self) -> JSON:
-        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._sent, **self._asking.identity}
+        own = {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._finds, **self._sent}
+        return {**own, **self._asking.identity}
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         odd = Counter[str]()
 
         async def counted(request: Request) -> Completion:
-            """The same request once more while the reply is empty or a refusal, as often as the run allows."""
+            """The same request once more while the completion has no reply, as often as the run allows."""
             request = self._as_run(request)
             for retries_left in range(self._asking.parse_retries, -1, -1):
                 completion = await chat.ask(request)
                 if completion.finish_reason == "tool_call":  # upstream reads no tool call
                     completion = structs.replace(completion, text="")
-                final = completion.finish_reason in FINAL_REASONS
-                if completion.text.strip() or final or not retries_left:
+                if no_reply(completion) is None or completion.finish_reason in FINAL_REASONS or not retries_left:
                     break
             odd.update(_oddities(completion))
             return completion
@@ -193,6 +199,50 @@ def _divergence(metric: str) -> str:
     return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
 
 
+class Days(Records):
+    """A record has the day: intentions and places. `city` is None where nothing is prepared to measure one."""
+
+    outcome_field = "invalid"
+    has_answer = False
+
+    def __init__(self, city: City | None = None) -> None:
+        self._city = city
+
+    def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
+        return {
+            "user_id": task.given.number,
+            "mode": answer.mode,
+            "intentions": answer.intentions,
+            "places": answer.places,
+            "visited_aois": answer.visited,
+            **_columns(metrics),
+            "invalid": None if answer.outcome == VALID else answer.outcome,
+            "repairs": answer.repairs,
+            "warnings": answer.warnings,
+        }
+
+    def rescore(self, task: Task, data: JSON) -> JSON:
+        assert self._city is not None
+        with read_of(task.key):
+            _check_record(task.given, data, self._city)
+            return {**data, **_columns(_measured(self._city, data["visited_aois"], data["intentions"]))}
+
+    def rows(self, record: JSON) -> Iterable[JSON]:
+        """Return a row for each half hour of the day, from 0."""
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
+        about["outcome"] = record["invalid"] or VALID
+        for slot, (place, intention) in enumerate(zip(record["places"], record["intentions"], strict=True)):
+            yield {**about, "slot": slot, "place": place, "intention": intention}
+
+    def outcomes(self, record: JSON) -> Iterable[str]:
+        return (record["invalid"] or VALID,)
+
+
+def _measured(city: City, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
+    centroids = [(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]
+    return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
+
+
 class DailyMobility(Benchmark):
     name = "dailymobility"
     title = "DailyMobility"
@@ -214,8 +264,9 @@ class DailyMobility(Benchmark):
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, summary.PER_SLOT)
-    outcome_field = "invalid"
-    card_columns = cards.COLUMNS
+    records = Days()
+    cards = ResidentCards()
+    imports = Imports(upgraded=summary.upgraded)
     user = "resident"
     language = "zh"
     same_note = True  # the requests of results that exist
@@ -230,6 +281,10 @@ class DailyMobility(Benchmark):
             default=None, metadata={"help": "an agent file written for asbench; its code is run"}
         )
         agent_seed: int = field(default=0, metadata={"help": "seed of the agents' random numbers"})
+        agent_memory_search: bool = field(
+            default=False,
+            metadata={"help": "let agents' searches of their stream of memories find something, unlike upstream's"},
+        )
         sends_parameters: ClassVar[bool] = True
 
         def __post_init__(self) -> None:
@@ -237,6 +292,8 @@ class DailyMobility(Benchmark):
                 raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
             if self.agent is None and self.agent_seed:
                 raise BadInput("--agent-seed has no effect without --agent")
+            if self.agent is None and self.agent_memory_search:
+                raise BadInput("--agent-memory-search has no effect without --agent")
 
     class EarlierSettings(Settings):
         """Settings of a run from before requests had the parameters that the agent asks for."""
@@ -248,7 +305,9 @@ class DailyMobility(Benchmark):
         if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
             return cls.Settings(prompt=files.get("prompt"))
         made = cls.Settings if identity.get(AGENT_PARAMETERS) == SENT else cls.EarlierSettings
-        return made(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
+        finds = identity.get(AGENT_MEMORY_SEARCH) is True
+        seed = checked(identity, "agent_seed", int)
+        return made(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
 
     @classmethod
     def file_in(cls, folder: Path, name: str) -> Path:
@@ -256,12 +315,10 @@ class DailyMobility(Benchmark):
         found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / profiles))
         return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
 
-    _city_or_none: City | None = None
-    """None where nothing is prepared."""
-
     def prepare(self) -> None:
         folder = self.file_in(self.folder, FOLDER)
-        self.city = self._city_or_none = load_city(folder / "beijing.pb")
+        self.city = load_city(folder / "beijing.pb")
+        self.records, self.cards = Days(self.city), ResidentCards(self.city)
         self._truth = groundtruth.load(folder)
         self.truth_sha256 = self._truth.sha256
         self._mode = self._made_mode()
@@ -321,36 +378,7 @@ class DailyMobility(Benchmark):
 
     def measure(self, task: Task, answer: Day) -> Any:
         """Return the `DayMetrics` of a day: the figures are made of records (`scores.py`)."""
-        return self._measured(answer.visited, answer.intentions)
-
-    def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
-        return {
-            "user_id": task.given.number,
-            "mode": answer.mode,
-            "intentions": answer.intentions,
-            "places": answer.places,
-            "visited_aois": answer.visited,
-            **_columns(metrics),
-            "invalid": None if answer.outcome == VALID else answer.outcome,
-            "repairs": answer.repairs,
-            "warnings": answer.warnings,
-        }
-
-    def rescore(self, task: Task, data: JSON) -> JSON:
-        with read_of(task.key):
-            _check_record(task.given, data, self.city)
-            return {**data, **_columns(self._measured(data["visited_aois"], data["intentions"]))}
-
-    @classmethod
-    def rows(cls, record: JSON) -> Iterable[JSON]:
-        """Return a row for each half hour of the day, from 0."""
-        about: JSON = {name: record[name] for name in ("user_id", "repeat", "mode") if name in record}
-        about["outcome"] = record["invalid"] or VALID
-        for slot, (place, intention) in enumerate(zip(record["places"], record["intentions"], strict=True)):
-            yield {**about, "slot": slot, "place": place, "intention": intention}
-
-    def outcomes(self, record: JSON) -> Iterable[str]:
-        return (record["invalid"] or VALID,)
+        return _measured(self.city, answer.visited, answer.intentions)
 
     def remark(self, task: Task) -> str:
         notes = [SYNTHETIC] if task.synthetic else []
@@ -387,15 +415,6 @@ class DailyMobility(Benchmark):
             return {}
         return {f"generated_{scored.subset}.json": orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"}
 
-    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block]:
-        return cards.card(record, task, replies, self._city_or_none)
-
-    def card_figures(self, record: JSON) -> Sequence[str]:
-        return cards.figures(record)
-
-    def together(self, records: Sequence[JSON]) -> Iterable[Block]:
-        return cards.together(records, self._city_or_none)
-
     def figures(self, totals: Any) -> Any:
         return scores.figures(self._truth.histograms, totals)
 
@@ -404,16 +423,8 @@ class DailyMobility(Benchmark):
         return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
 
     @classmethod
-    def upgraded(cls, data: JSON) -> JSON:
-        return summary.upgraded(data)
-
-    @classmethod
     def runs_code(cls, identity: JSON) -> bool:
         return bool(identity.get("mode") == AgentMode.name)
-
-    def _measured(self, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
-        centroids = [(aoi.x, aoi.y) for aoi in map(self.city.aois.__getitem__, places)]
-        return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:

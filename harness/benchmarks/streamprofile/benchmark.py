@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Importer, Metric, Task
+from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Scored
 from harness.benchmarks.settings import checked
-from harness.benchmarks.streamprofile import authors, cards, scores, summary
+from harness.benchmarks.streamprofile import authors, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
+from harness.benchmarks.streamprofile.cards import UserCards
 from harness.benchmarks.streamprofile.chance import urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
@@ -27,7 +28,7 @@ from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, shown
-from harness.model import JSON, Block, Completion, Published
+from harness.model import JSON, Block
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
@@ -87,6 +88,69 @@ FURTHER = (
 )
 
 
+class Steps(Records):
+    """A record has what each step predicted, and the metrics of it."""
+
+    has_answer = False
+
+    def record(
+        self,
+        task: Task,
+        answer: Sequence[StepAnswer],
+        metrics: Sequence[StepMetrics],
+        outcome: str,
+        repairs: Sequence[str],
+    ) -> JSON:
+        steps = [
+            {
+                "step_id": step.step_id,
+                "prediction": predicted.prediction,
+                "ground_truth": truth.listed,
+                "metrics": measured.values,
+                "reasoning": predicted.reasoning,
+                "persona_summary": predicted.persona,
+                "outcome": predicted.outcome,
+                "repairs": predicted.repairs,
+                **_measured(step, measured),
+            }
+            for step, truth, predicted, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
+        ]
+        given: Given = task.given
+        return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}
+
+    def rescore(self, task: Task, data: JSON) -> JSON:
+        with read_of(task.key):
+            return self._rescored(task, data)
+
+    def _rescored(self, task: Task, data: JSON) -> JSON:
+        from_authors = "usage" not in data
+        given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
+        _check_steps(task, data)
+        steps = []
+        for saved in data["steps"]:
+            step, truth = given[saved["step_id"]]
+            prediction = tuple(dict.fromkeys(saved["prediction"]))
+            measured = measure_step(truth, step, prediction)
+            again = {**saved, "prediction": prediction, "metrics": measured.values}
+            if from_authors:
+                again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
+            again.pop("metrics_at_asked", None)
+            steps.append(again | _measured(step, measured))
+        return {**data, "steps": steps}
+
+    def rows(self, record: JSON) -> Iterable[JSON]:
+        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
+        for step in record["steps"]:
+            known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
+            yield {**about, **known, **step["metrics"]}
+
+    def outcomes(self, record: JSON) -> Iterable[str]:
+        return (step["outcome"] for step in record["steps"])
+
+    def repairs(self, record: JSON) -> Iterable[str]:
+        return (name for step in record["steps"] for name in step["repairs"])
+
+
 class StreamProfile(Benchmark):
     name = "streamprofile"
     title = "StreamProfileBench"
@@ -102,8 +166,9 @@ class StreamProfile(Benchmark):
     same_note = True  # the requests of results that exist
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
-    private = "Posts"
-    card_columns = cards.COLUMNS
+    records = Steps()
+    cards = UserCards()
+    imports = Imports(authors, published, summary.upgraded)
 
     @dataclass(frozen=True)
     class Settings:
@@ -113,6 +178,7 @@ class StreamProfile(Benchmark):
         persona: bool = field(default=True, metadata={"help": "ablation: carry no persona from step to step"})
 
     def prepare(self) -> None:
+        self.cards = UserCards(self.asking.parse_retries)
         named = checked(self.recorded, "prompt", str) if self.recorded is not None else None
         self._prompt: prompts.Prompt = (
             prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
@@ -166,64 +232,6 @@ class StreamProfile(Benchmark):
             for truth, step, predicted in zip(task.truth, task.given.steps, answer, strict=True)
         )
 
-    def record(
-        self,
-        task: Task,
-        answer: Sequence[StepAnswer],
-        metrics: Sequence[StepMetrics],
-        outcome: str,
-        repairs: Sequence[str],
-    ) -> JSON:
-        steps = [
-            {
-                "step_id": step.step_id,
-                "prediction": predicted.prediction,
-                "ground_truth": truth.listed,
-                "metrics": measured.values,
-                "reasoning": predicted.reasoning,
-                "persona_summary": predicted.persona,
-                "outcome": predicted.outcome,
-                "repairs": predicted.repairs,
-                **_measured(step, measured),
-            }
-            for step, truth, predicted, measured in zip(task.given.steps, task.truth, answer, metrics, strict=True)
-        ]
-        given: Given = task.given
-        return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}
-
-    def rescore(self, task: Task, data: JSON) -> JSON:
-        with read_of(task.key):
-            return self._rescored(task, data)
-
-    def _rescored(self, task: Task, data: JSON) -> JSON:
-        from_authors = "usage" not in data
-        given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
-        _check_steps(task, data)
-        steps = []
-        for saved in data["steps"]:
-            step, truth = given[saved["step_id"]]
-            prediction = tuple(dict.fromkeys(saved["prediction"]))
-            measured = measure_step(truth, step, prediction)
-            again = {**saved, "prediction": prediction, "metrics": measured.values}
-            if from_authors:
-                again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
-            again.pop("metrics_at_asked", None)
-            steps.append(again | _measured(step, measured))
-        return {**data, "steps": steps}
-
-    @classmethod
-    def rows(cls, record: JSON) -> Iterable[JSON]:
-        about: JSON = {name: record[name] for name in ("user_id", "repeat", "platform") if name in record}
-        for step in record["steps"]:
-            known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
-            yield {**about, **known, **step["metrics"]}
-
-    def outcomes(self, record: JSON) -> Iterable[str]:
-        return (step["outcome"] for step in record["steps"])
-
-    def repairs(self, record: JSON) -> Iterable[str]:
-        return (name for step in record["steps"] for name in step["repairs"])
-
     def breaches(self, record: JSON) -> Iterable[str]:
         for step in record["steps"]:
             if step["outcome"] == VALID:
@@ -253,32 +261,11 @@ class StreamProfile(Benchmark):
         assert scored.report is not None
         return summary.sections(scored.report)
 
-    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterable[Block]:
-        return cards.card(record, task, replies, self.asking.parse_retries)
-
-    def card_figures(self, record: JSON) -> Sequence[str]:
-        return cards.figures(record)
-
-    def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
-        return cards.example(record, replies, kind, self.asking.parse_retries)
-
     @classmethod
     def synthesise(
         cls, folder: Path, users: int, seed: int, subsets: Sequence[str] = tuple(PLATFORMS), mean_steps: float = 6.0
     ) -> Mapping[str, Iterable[bytes]]:
         return {cls.subsets[subset]: generate(subset, users, seed, mean_steps) for subset in subsets}
-
-    @classmethod
-    def upgraded(cls, data: JSON) -> JSON:
-        return summary.upgraded(data)
-
-    @classmethod
-    def published(cls) -> Published:
-        return published()
-
-    @classmethod
-    def importer(cls) -> Importer:
-        return authors
 
 
 def _check_steps(task: Task, data: JSON) -> None:

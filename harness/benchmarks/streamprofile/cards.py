@@ -15,15 +15,15 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from harness.benchmark import VALID, Metric, Task
+from harness.benchmark import VALID, Cards, Metric, Task
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.streamprofile.metrics import F1, METRICS, harmonic
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.chat import ASKING
 from harness.errors import InvalidReply
 from harness.model import JSON, Block, Completion, Heading, Paragraph, Quote, Tags
 
-COLUMNS = ("steps", F1, "Recall", "invalid")
 KINDS = {"Error_Peer": "peer", "Error_Viral": "viral", "Error_Decay": "decayed", "Error_Random": "random"}
 """Metric of a kind of distractors -> what a tag of it is called on a page."""
 
@@ -33,36 +33,42 @@ BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 AFTER = r"(?![A-Za-z0-9_])"
 
 
-def figures(data: JSON) -> tuple[str, ...]:
-    """Return a user's figures, under `COLUMNS`."""
-    steps, share = data["steps"], Metric("share")
-    values = [step["metrics"] for step in steps if step["metrics"]]
-    recall, novelty, stability = (
-        _mean([of[name] for of in values]) for name in ("Recall", "Recall_Novelty", "Recall_Stability")
-    )
-    invalid = sum(1 for step in steps if step["outcome"] != VALID)
-    return str(len(steps)), share.text(harmonic(novelty, stability)), share.text(recall), str(invalid)
+class UserCards(Cards):
+    """`retries` is how often a step asked again for a reply that could not be read."""
 
+    columns = ("steps", F1, "Recall", "invalid")
+    private = "Posts"
 
-def card(data: JSON, task: Task | None, replies: Sequence[Completion], retries: int) -> Iterator[Block]:
-    """Yield a user's blocks, without the user's name."""
-    hide = unnamed(data)
-    for block in _blocks(data["steps"], task, replies, retries):
-        if isinstance(block, Quote):
-            yield replace(block, text=hide(block.text))
-        elif isinstance(block, Tags):
-            yield replace(block, tags=tuple((hide(tag), kind) for tag, kind in block.tags))
-        else:
-            yield block
+    def __init__(self, retries: int = ASKING.parse_retries) -> None:
+        self._retries = retries
 
+    def figures(self, record: JSON) -> tuple[str, ...]:
+        steps, share = record["steps"], Metric("share")
+        values = [step["metrics"] for step in steps if step["metrics"]]
+        recall, novelty, stability = (
+            _mean([of[name] for of in values]) for name in ("Recall", "Recall_Novelty", "Recall_Stability")
+        )
+        invalid = sum(1 for step in steps if step["outcome"] != VALID)
+        return str(len(steps)), share.text(harmonic(novelty, stability)), share.text(recall), str(invalid)
 
-def example(data: JSON, replies: Sequence[Completion], kind: str, retries: int) -> str | None:
-    """Return the last reply of the first step with an invalid answer of this kind, None if unknown."""
-    steps = data["steps"]
-    by_step = _by_step(steps, replies, retries)
-    pairs = zip(steps, by_step, strict=True) if by_step else ()
-    text = next((mine[-1].shown for step, mine in pairs if step["outcome"] == kind), None)
-    return None if text is None else unnamed(data)(text)
+    def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
+        """Yield a user's blocks, without the user's name."""
+        hide = unnamed(record)
+        for block in _blocks(record["steps"], task, replies, self._retries):
+            if isinstance(block, Quote):
+                yield replace(block, text=hide(block.text))
+            elif isinstance(block, Tags):
+                yield replace(block, tags=tuple((hide(tag), kind) for tag, kind in block.tags))
+            else:
+                yield block
+
+    def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
+        """Return the last reply of the first step with an invalid answer of this kind, None if unknown."""
+        steps = record["steps"]
+        by_step = _by_step(steps, replies, self._retries)
+        pairs = zip(steps, by_step, strict=True) if by_step else ()
+        text = next((mine[-1].shown for step, mine in pairs if step["outcome"] == kind), None)
+        return None if text is None else unnamed(record)(text)
 
 
 def unnamed(data: JSON) -> Callable[[str], str]:

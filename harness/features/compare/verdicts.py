@@ -74,7 +74,7 @@ def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
         case "too_few":
             few = ", ".join(f"{subset} {untied}" for subset, untied in of["few_untied"].items())
             where = f" ({few})" if few else ""
-            why = f"too few users, or nearly all have the same difference{where}"
+            why = f"too few users, nearly all have the same difference{where}, or a few outliers decide"
             return f"Nothing can be concluded about {metric.name}, {over}: {why}."
         case "no_difference":
             return _not_shown(of, metric, f"{a} and {b}", over)

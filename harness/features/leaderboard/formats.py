@@ -70,7 +70,7 @@ def _chance(table: MetricTable) -> Iterator[tuple[Line, ...]]:
 
 def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
     found = tuple(_number(table, row.figures[column], intervals) for column in table.columns)
-    rank = row.rank_text(table.last)
+    rank = row.rank_text
     return (*found, *(Number(rank) if rank else None for _ in table.rank_head))
 
 
@@ -155,7 +155,7 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
 
     Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, the
-    spreads over prompts, and costs.
+    spreads over prompts, costs, and the ranks of runs where not all have the same subsets.
     """
     made: JSON = {
         table.label: {
@@ -168,6 +168,8 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     for table in found:
         if table.spreads:
             made.setdefault("prompts", {})[table.label] = [_plain_spread(of, table.last) for of in table.spreads]
+        if table.ranked_subsets:
+            made.setdefault("ranks", {})[table.label] = _plain_ranks(table)
         if table.metric.unit is not None:
             made.setdefault("units", {})[table.label] = table.metric.unit
         if table.source:
@@ -177,6 +179,15 @@ def plain(found: Sequence[MetricTable]) -> JSON:
                 for model, values in table.source.figures[table.metric.name].items()
             }
     return {**made, "costs": costs.as_json(found)} if costs.first(found) else made
+
+
+def _plain_ranks(table: MetricTable) -> JSON:
+    """Return the ranked mean of each run, with the subsets that it is over."""
+    return {
+        row.name: {"subsets": row.over, "value": row.own.ranked, "rank": row.own.rank}
+        for row in table.rows
+        if row.own and row.own.rank
+    }
 
 
 def _plain_spread(of: Spread, column: str) -> JSON:

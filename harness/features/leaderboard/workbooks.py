@@ -66,7 +66,7 @@ def _notes(table: MetricTable) -> list[str]:
 
 
 def _cells(table: MetricTable, row: Row) -> list[Content]:
-    rank = row.rank_text(table.last) or None
+    rank = row.rank_text or None
     return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
 
 
@@ -131,7 +131,7 @@ def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple
         for column in table.columns:
             interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        cells += (row.rank_text(table.last) or None for _ in table.rank_head)
+        cells += (row.rank_text or None for _ in table.rank_head)
         cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
         rows.append([*cells, *chain(*_as_published(table, row, unlike))])
     columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]

@@ -25,11 +25,11 @@ from harness.cost import BYTES_PER_TOKEN, Rate, rounded
 from harness.endpoint.quirks import text_of
 from harness.engine.extension import Extension
 from harness.engine.rehearsal import Rehearsal, rehearsed
-from harness.engine.run import PLAIN
 from harness.engine.session import index_key, open_indexes
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.store.tasks import TaskIndex
+from harness.ui.console import PLAIN
 from harness.ui.console import console as console_of
 from harness.ui.words import count, plural
 

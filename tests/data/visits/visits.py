@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness import Benchmark, InvalidReply, Metric, Task
+from harness import Benchmark, Cards, InvalidReply, Metric, Records, Task
 from harness.model import Heading, Paragraph, Quote, Table
 
 
@@ -19,6 +19,21 @@ def everywhere(messages, seed):
 
 def refuses(messages, seed):
     return "I had rather not."
+
+
+class Visited(Records):
+    def record(self, task, answer, metrics, outcome, repairs):
+        made = super().record(task, answer, metrics, outcome, repairs)
+        return {**made, "visited": len(set(task.truth))}
+
+
+class VisitorCards(Cards):
+    def card(self, record, task, replies):
+        yield Paragraph(
+            f"Card of {record['user_id']}: {'no tasks' if task is None else ', '.join(task.truth) or 'nowhere'}"
+        )
+        for reply in replies:
+            yield Quote("Reply", reply.text)
 
 
 class Visits(Benchmark):
@@ -34,6 +49,8 @@ class Visits(Benchmark):
     user = "visitor"
     key_field = "id"
     baselines = {"everywhere": everywhere, "refuses": refuses}
+    records = Visited()
+    cards = VisitorCards()
 
     @dataclass(frozen=True)
     class Settings:
@@ -81,10 +98,6 @@ class Visits(Benchmark):
             "Detour": None if answer is None else self.settings.scale * extra,
         }
 
-    def record(self, task, answer, metrics, outcome, repairs):
-        made = super().record(task, answer, metrics, outcome, repairs)
-        return {**made, "visited": len(set(task.truth))}
-
     def statistics(self, records):
         rows = []
         for record in records:
@@ -100,10 +113,3 @@ class Visits(Benchmark):
         yield Heading("Visits")
         yield Paragraph(f"{scored.totals[1]:.0f} visits of {scored.users} visitors in the {scored.subset}.")
         yield Table(("what", "number"), (("hits", f"{scored.totals[0]:.0f}"),))
-
-    def card(self, record, task, replies):
-        yield Paragraph(
-            f"Card of {record['user_id']}: {'no tasks' if task is None else ', '.join(task.truth) or 'nowhere'}"
-        )
-        for reply in replies:
-            yield Quote("Reply", reply.text)

@@ -19,7 +19,17 @@ from harness.store.files import RunFiles
 from harness.store.log import seal
 from harness.store.manifest import load
 from harness.store.run import bill_of
+from tests.support import ROOT
 from tests.support.embedded import served
+
+WORD = re.compile(r"\b(?:batch|batches|wave|waves)\b", re.IGNORECASE)
+ALLOWED = {
+    "feature.py": '"batches",',  # the list of features
+    "cost.py": 'DEFERRED = "batch"',  # a member of files
+    "config/prices.toml": "batch",  # prices of providers
+}
+"""The only lines outside of features, benchmarks and the embedded endpoint with such a word, by file."""
+OTHERS = ("features/", "benchmarks/", "serve/", "commands/serve.py", "sample/")
 
 DEMO = ("run", "--demo", "--platform", "weibo", "--limit", "8", "--no-html", "--name", "run")
 PROVIDERS = """
@@ -163,3 +173,14 @@ def test_status_and_restart_know_the_journal(tmp_path: Path, capsys: pytest.Capt
         assert main([*words, "--restart", "--limit", "2"]) == 0
     assert not RunFiles(tmp_path / "run", "weibo").log(NAME).exists()
     assert list((tmp_path / "run").glob("batches_weibo.jsonl.before-*"))
+
+
+def test_core_names_no_batch() -> None:
+    named = []
+    for path in sorted((ROOT / "harness").rglob("*")):
+        name = path.relative_to(ROOT / "harness").as_posix()
+        if path.suffix not in (".py", ".toml", ".j2") or name.startswith(OTHERS):
+            continue
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if WORD.search(line)]
+        named += [f"{name}: {line}" for line in lines if name not in ALLOWED or ALLOWED[name] not in line]
+    assert named == []
