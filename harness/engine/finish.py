@@ -159,8 +159,6 @@ def _notes(run: Run) -> Iterator[str]:
             yield f"{words[0].upper()}{words[1:]}."
     for feature in features():
         yield from feature.notes(manifest)
-    if hedged := manifest.tuning.get("hedged"):
-        yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 
 
 def _described(manifest: Manifest) -> JSON:
