@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import warnings
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("once")  # not again for each user and subset
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # the checks report it
+        return _checked(args)
+
+
+def _checked(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
     needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}

@@ -265,6 +265,17 @@ def test_forgotten_await_has_a_sentence_of_its_own(play: str, tmp_path: Path) ->
     assert any("an `await` is missing" in words for words in found.values())
 
 
+@pytest.mark.filterwarnings("default")
+def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many users, models and checks there are."""
+    file = own(tmp_path, "return chat.json(given)", "import warnings; warnings.warn('odd'); return {'X': 1.0}")
+    with warnings.catch_warnings(record=True) as caught:
+        checked(file, tmp_path, capsys)
+    assert [str(one.message) for one in caught] == ["odd"]
+
+
 def test_note_is_shown_once_for_all_subsets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '    baselines = {"four-stars": four_stars}\n', "")
