@@ -237,6 +237,119 @@ class Records:
         return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
 
 
+class Scoring:
+    """How records become figures, and what a report has in addition. Extend `Means` or `Sums`.
+
+    Each record adds a row of numbers. Rows of any users are added up, and figures are computed of the sums; so neither
+    order nor sharding changes a figure.
+    """
+
+    has_values: ClassVar[bool] = False
+    """Whether rows are values, None or NaN if undefined: these have a distribution. Their sums are followed by the
+    numbers of defined ones. Rows of other numbers have no NaN."""
+
+    is_mean: ClassVar[bool] = False
+    """Whether a figure is the mean of its values: it has bounds while users are missing."""
+
+    is_measured: ClassVar[bool] = False
+    """Whether `measure` returns a value of each metric. These are checked."""
+
+    has_intervals: ClassVar[bool] = False
+    """Whether `intervals` computes them, in place of the rule of docs/statistics.md, Intervals."""
+
+    needs_tasks: ClassVar[bool] = False
+    """Whether `with_task` adds something to a record, so that a report reads tasks."""
+
+    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+        """Return the rows of some records, and a tally of them or None.
+
+        A tally holds whatever else figures and sections need; tallies merge by `+`. If users have several repeats, each
+        repeat is a record and a row, and those of a user follow one another.
+        """
+        raise NotImplementedError
+
+    def figures(self, totals: Any) -> Any:
+        """Return the metrics of summed rows: R x K -> R x metrics, NaN if undefined.
+
+        The secondary metrics may follow; those that do not come from `further_figures`.
+        """
+        raise NotImplementedError
+
+    def condense(self, tally: Any) -> Any:
+        """Return the part of a tally that live figures need, of bounded size; it merges as before. None for nothing.
+
+        Live figures have the tallies of a user's repeats one by one, as each ends.
+        """
+        return None
+
+    def further_figures(self, tally: Any) -> Mapping[str, float | None]:
+        """Return the secondary metrics that `figures` does not."""
+        return {}
+
+    def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
+        """Return 95 % intervals by metric."""
+        raise NotImplementedError
+
+    def with_task(self, record: JSON, task: Task) -> JSON:
+        """Return a record with what its task adds for a report.
+
+        It is saved nowhere, and called for at most 2,000 users: a fair draw from the tasks file.
+        """
+        return record
+
+    def breaches(self, record: JSON) -> Iterable[str]:
+        """Return a kind for each valid answer of a user that breaks a rule of the task."""
+        return ()
+
+    def chance(self, scored: Any) -> Mapping[str, float]:
+        """Return the chance level of metrics, by name: what random answers to the same tasks have on average."""
+        return {}
+
+    def details(self, scored: Any) -> JSON:
+        """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.reports.Scored`."""
+        return {}
+
+    def sections(self, scored: Any) -> Iterable[Block]:
+        """Return additional blocks of the report; `scored.report` is the report so far, with its `details`."""
+        return ()
+
+    def report_files(self, scored: Any) -> Mapping[str, bytes]:
+        """Return files that are written next to the report, by name."""
+        return {}
+
+
+class Means(Scoring):
+    """Figures are means over users. Another `figures` needs `is_mean = False`."""
+
+    has_values = is_mean = is_measured = True
+
+    def values(self, records: Sequence[JSON]) -> Any:
+        """Return each record's values, records x C; None for those that `measure` returned.
+
+        The first columns are the metrics, then the secondary ones; others are for `details`. With
+        `is_measured = False`, `measure` may return anything.
+        """
+        return None
+
+    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+        return self.values(records), None
+
+    def figures(self, totals: Any) -> Any:
+        count = totals.shape[1] // 2
+        return totals[:, :count] / totals[:, count:]
+
+
+class Sums(Scoring):
+    """Figures are functions of sums: write `statistics` and `figures`. `measure` returns what `statistics` needs."""
+
+    def statistics(self, records: Sequence[JSON]) -> Any:
+        """Return the row that each record adds: records x K sums and counts, without NaN."""
+        raise NotImplementedError
+
+    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+        return self.statistics(records), None
+
+
 class Cards:
     """What pages show of single users. By default a card has the values, the answer and the replies."""
 
@@ -316,11 +429,10 @@ class Benchmark:
     """`owner/name` of a data set on the Hugging Face Hub that contains these files; `fetch` finds each by its name."""
 
     metrics: ClassVar[Sequence[Metric]]
-    """The metrics that `figures` computes, in that order. They have intervals, and are ranked and compared."""
+    """The metrics that `scoring` computes, in that order. They have intervals, and are ranked and compared."""
 
     secondary: ClassVar[Sequence[Metric]] = ()
-    """Further figures of reports and tables, from `values`, `figures` or `further_figures`. They are compared only if a
-    metric is `ranked_by` one of them."""
+    """Further figures of reports and tables, from `scoring`. They are compared only if a metric is `ranked_by` one."""
 
     headline: ClassVar[Sequence[str]] = ()
     """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
@@ -352,6 +464,9 @@ class Benchmark:
 
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
+
+    scoring: Scoring = Means()
+    """How records become figures, and what a report has in addition."""
 
     records: Records = Records()
     """The form of a user's line in the results file."""
@@ -458,82 +573,6 @@ class Benchmark:
         """Return key and steps of a line without making its task, for the index of a file; None to have `parse` do it.
         Raise the same errors as `parse` for the same lines."""
         return None
-
-    def values(self, records: Sequence[JSON]) -> Any:
-        """Return each user's values: users x C, None or NaN if undefined.
-
-        The first columns are the metrics, then the secondary ones; others are for `details`.
-        """
-        return [[record["metrics"][metric.name] for metric in self.metrics] for record in records]
-
-    def statistics(self, records: Sequence[JSON]) -> Any:
-        """Return the row that each user adds to the figures: users x K sums and counts, without NaN.
-
-        By default a row is the user's `values` (0 if undefined), then 1 or 0 for defined or undefined.
-        """
-        return [
-            [*(0.0 if value is None else value for value in row), *(0.0 if value is None else 1.0 for value in row)]
-            for row in self.values(records)
-        ]
-
-    def figures(self, totals: Any) -> Any:
-        """Return the metrics of summed `statistics`: R x K -> R x metrics, NaN if undefined. By default means.
-
-        The secondary metrics may follow; those that do not come from `further_figures`.
-        """
-        count = totals.shape[1] // 2
-        return totals[:, :count] / totals[:, count:]
-
-    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
-        """Return the rows of `values` (of `statistics`, if it is overridden), and a tally of these users or None.
-
-        A tally holds whatever else figures and sections need; tallies merge by `+`. If users have several repeats, each
-        repeat is a record and a row, and those of a user follow one another.
-        """
-        rows = self.values if type(self).statistics is Benchmark.statistics else self.statistics
-        return rows(records), None
-
-    def condense(self, tally: Any) -> Any:
-        """Return the part of a tally that live figures need, of bounded size; it merges as before. None for nothing.
-
-        Live figures have the tallies of a user's repeats one by one, as each ends.
-        """
-        return None
-
-    def further_figures(self, tally: Any) -> Mapping[str, float | None]:
-        """Return the secondary metrics that `figures` does not."""
-        return {}
-
-    def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
-        """Return 95 % intervals by metric, if they differ from those in docs/statistics.md, Intervals."""
-        raise NotImplementedError
-
-    def with_task(self, record: JSON, task: Task) -> JSON:
-        """Return a record with what its task adds for a report. By default the record.
-
-        It is saved nowhere, and called for at most 2,000 users: a fair draw from the tasks file.
-        """
-        return record
-
-    def details(self, scored: Any) -> JSON:
-        """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.derived.Scored`."""
-        return {}
-
-    def sections(self, scored: Any) -> Iterable[Block]:
-        """Return additional blocks of the report; `scored.report` is the report so far, with its `details`."""
-        return ()
-
-    def report_files(self, scored: Any) -> Mapping[str, bytes]:
-        """Return files that are written next to the report, by name."""
-        return {}
-
-    def breaches(self, record: JSON) -> Iterable[str]:
-        """Return a kind for each valid answer of a user that breaks a rule of the task."""
-        return ()
-
-    def chance(self, scored: Any) -> Mapping[str, float]:
-        """Return the chance level of metrics, by name: what random answers to the same tasks have on average."""
-        return {}
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:

@@ -11,6 +11,7 @@ A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by a
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,6 +34,7 @@ SHIPPED = (
     "parts",
     "batches",
     "reuse",
+    "hedging",
     "metrics",
     "spans",
     "exports",
@@ -107,6 +109,10 @@ def _no_notes(manifest: Manifest) -> Iterable[str]:
     return ()
 
 
+def _no_counts(manifest: Manifest) -> Mapping[str, int]:
+    return {}
+
+
 def _no_way(cls: type[Benchmark]) -> str:
     return ""
 
@@ -127,7 +133,8 @@ class Feature:
     yields what a report says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a
     benchmark, as a main clause; empty if the feature knows no way. `logs` are the names of its own files with a run
     (`RunFiles.log`), and `pending` yields requests of a run that a provider may still answer. `column` is what
-    `status` shows of it.
+    `status` shows of it. `counts` returns members of a manifest's tuning that count over all sessions of a run.
+    `against_stragglers` is what a user can do about requests that hang, as a main clause.
 
     `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
     a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
@@ -148,6 +155,8 @@ class Feature:
     logs: Sequence[str] = ()
     pending: Callable[[RunFiles], Iterable[Pending]] = _nothing_pending
     column: Column | None = None
+    counts: Callable[[Manifest], Mapping[str, int]] = _no_counts
+    against_stragglers: str = ""
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
     decisions: frozenset[str] = frozenset()
@@ -179,6 +188,11 @@ def extensions(args: argparse.Namespace, manifests: Sequence[Manifest] = ()) -> 
 def own_logs(files: RunFiles) -> list[Path]:
     """Return the files of features with a run."""
     return [files.log(name) for feature in features() for name in feature.logs]
+
+
+def counts(manifest: Manifest) -> Counter[str]:
+    """Return what features count over all sessions of a run."""
+    return Counter({name: number for feature in features() for name, number in feature.counts(manifest).items()})
 
 
 def pending(files: RunFiles) -> list[Pending]:

@@ -14,7 +14,7 @@ import orjson
 from harness.analysis.plays import COST, Plays, cost, opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark
-from harness.benchmarks.derived import every_name, has_values, raw_rows
+from harness.benchmarks.derived import every_name, raw_rows
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
@@ -112,7 +112,7 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
         with reading(type(benchmark), record, "outcomes"):
             outcomes = list(benchmark.records.outcomes(record))
         made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
-    if not has_values(benchmark):
+    if not benchmark.scoring.has_values:
         return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]
     names = every_name(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])

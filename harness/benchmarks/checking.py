@@ -23,7 +23,7 @@ from harness.benchmarks import line_changes, registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.cards import ReportCards
-from harness.benchmarks.derived import Figures, Scorer, figures_of, is_measured, rows_of
+from harness.benchmarks.derived import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.overview import page
 from harness.benchmarks.user_code import described, guarded
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
@@ -276,7 +276,7 @@ def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSO
 def values(subject: Subject) -> Iterator[str]:
     """Every metric is defined for a user. (Playing raises where a value is missing or out of bounds.)"""
     data = [record.data for record in subject.records]
-    for metric in subject.benchmark.metrics if is_measured(subject.benchmark) else ():
+    for metric in subject.benchmark.metrics if subject.benchmark.scoring.is_measured else ():
         if data and all(one["metrics"][metric.name] is None for one in data):
             yield f"{metric.name} is None for every user"
 

@@ -1,6 +1,6 @@
 """Scores of any benchmark: what users add to figures merges by `+`; the figures of the sums, and the report.
 
-What a user adds is a row of sums and counts (`Benchmark.statistics`), so scores of any users merge by `+`, and the
+What a user adds is a row of sums and counts (`Benchmark.scoring`), so scores of any users merge by `+`, and the
 intervals come of each user's part in them (`scoring/intervals.py`; docs/statistics.md), if the benchmark has none of
 its own.
 """
@@ -94,14 +94,14 @@ class Scorer:
             for name in (*outcomes, *repairs):
                 text(name)
         with guarded(benchmark, "breaches", *ODD_SHAPE):
-            breaches = Counter(text(one) for record in shard for one in benchmark.breaches(record.data))
-        of_values, defined = has_values(benchmark), (~np.isnan(rows)).sum(axis=0)
+            breaches = Counter(text(one) for record in shard for one in benchmark.scoring.breaches(record.data))
+        of_values, defined = benchmark.scoring.has_values, (~np.isnan(rows)).sum(axis=0)
         sums = np.hstack([np.nansum(rows, axis=0), defined]) if of_values else rows.sum(axis=0)
         own, of_users = answers[:, : len(benchmark.metrics)], np.diff([*starts, len(shard)])
         return Totals(
             users=len(starts),
             sums=(sums,) if len(shard) else (),
-            rows=(rows,) if len(shard) and not _has_intervals(benchmark) else (),
+            rows=(rows,) if len(shard) and not benchmark.scoring.has_intervals else (),
             defined=defined,
             spread=np.stack([_spread(metric, rows[:, at]) for at, metric in enumerate(benchmark.metrics)])
             if of_values
@@ -152,7 +152,7 @@ class Scorer:
         if not merged.users:
             return merged
         with guarded(self.benchmark, "condense"):
-            tally = None if merged.tally is None else self.benchmark.condense(merged.tally)
+            tally = None if merged.tally is None else self.benchmark.scoring.condense(merged.tally)
         return replace(merged, sums=(merged.total[0],), rows=None, answers=None, tally=tally)
 
     def running(self, merged: Totals) -> Mapping[str, float | None]:
@@ -172,7 +172,7 @@ class Scorer:
         found |= {name: None if np.isnan(value) else value for name, value in zip(found, values, strict=False)}
         if merged.tally is not None:
             with guarded(benchmark, "further_figures"):
-                found |= benchmark.further_figures(merged.tally)
+                found |= benchmark.scoring.further_figures(merged.tally)
         return found
 
     def report(self, merged: Totals, run: RunFacts) -> tuple[Report, Mapping[str, bytes]]:
@@ -195,7 +195,7 @@ class Scorer:
                 "coverage": reports.Coverage(run.expected_users, merged.users, run.failed_users, complete),
                 "metrics": {name: of for name, of in found.items() if name in names},
                 "secondary": {name: of for name, of in found.items() if name not in names},
-                "bounds": None if complete or not is_mean(benchmark) else self._bounds(merged, run, found),
+                "bounds": None if complete or not benchmark.scoring.is_mean else self._bounds(merged, run, found),
                 "distribution": {
                     metric.name: merged.spread[place].tolist()
                     for place, metric in enumerate(benchmark.metrics[: len(merged.spread)])
@@ -218,7 +218,7 @@ class Scorer:
                 "usage": {name: merged.usage[name] for name in USAGE},
                 **({"cost": run.cost} if run.cost else {}),
                 "intervals_over": None
-                if _has_intervals(benchmark)
+                if benchmark.scoring.has_intervals
                 else reports.BLOCKS
                 if merged.rows is None
                 else reports.USERS,
@@ -259,20 +259,20 @@ class Scorer:
         benchmark = self.benchmark
         with guarded(benchmark, "sections"):
             scored = replace(scored, report=report)
-            details = msgspec.json.decode(msgspec.json.encode(benchmark.details(scored)))
-            chance = {name: float(value) for name, value in benchmark.chance(scored).items()}
+            details = msgspec.json.decode(msgspec.json.encode(benchmark.scoring.details(scored)))
+            chance = {name: float(value) for name, value in benchmark.scoring.chance(scored).items()}
             if not all(name in report.values and math.isfinite(value) for name, value in chance.items()):
                 raise ValueError(f"chance: expected finite numbers of declared metrics, got {shown(chance)}")
             report = msgspec.structs.replace(report, details=details, chance=chance)
             scored = replace(scored, report=report)
-            report = msgspec.structs.replace(report, sections=reports.checked(benchmark.sections(scored)))
-            return report, dict(benchmark.report_files(scored))
+            report = msgspec.structs.replace(report, sections=reports.checked(benchmark.scoring.sections(scored)))
+            return report, dict(benchmark.scoring.report_files(scored))
 
     def _measured(self, merged: Totals) -> Scored | None:
         """Return what sections are made of; None without users."""
         if not merged.users:
             return None
-        own = _has_intervals(self.benchmark)
+        own = self.benchmark.scoring.has_intervals
         rows = None if own or merged.rows is None else expanded(self.benchmark, np.concatenate(merged.rows))
         units = np.empty((0, 0)) if own else np.stack(merged.sums) if rows is None else rows
         return Scored(self.subset, merged.users, self._figures(merged), merged.total[0], rows, merged.tally, units)
@@ -282,12 +282,12 @@ class Scorer:
         if scored is None:
             return {name: Value(None, None, 0) for name in names}
         users = dict.fromkeys(names, merged.users)
-        if has_values(benchmark):
+        if benchmark.scoring.has_values:
             users |= {name: int(count) for name, count in zip(names, merged.defined, strict=False)}
         found: Mapping[str, tuple[float, float] | None]
-        if _has_intervals(benchmark):
+        if benchmark.scoring.has_intervals:
             with guarded(benchmark, "intervals"):
-                found = benchmark.intervals(scored)
+                found = benchmark.scoring.intervals(scored)
         else:
             each = parts(scored.units, lambda totals: figures_of(benchmark, totals), having(benchmark, scored.units))
             found = {
@@ -301,37 +301,20 @@ def every_name(benchmark: Benchmark) -> tuple[str, ...]:
     return tuple(metric.name for metric in (*benchmark.metrics, *benchmark.secondary))
 
 
-def is_mean(benchmark: Benchmark) -> bool:
-    """Whether a figure is the mean of its users' values, so that it has bounds while users are missing."""
-    return has_values(benchmark) and type(benchmark).figures is Benchmark.figures
-
-
-def has_values(benchmark: Benchmark) -> bool:
-    """Whether a user adds values of the metrics, so that they have a distribution and bounds."""
-    return type(benchmark).statistics is Benchmark.statistics
-
-
-def is_measured(benchmark: Benchmark) -> bool:
-    """Whether `measure` returns the values of the metrics."""
-    return has_values(benchmark) and type(benchmark).values is Benchmark.values
-
-
-def _has_intervals(benchmark: Benchmark) -> bool:
-    return type(benchmark).intervals is not Benchmark.intervals
-
-
 def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Any]:
     """Return a row for each user, and the benchmark's tally of them.
 
-    Rows are values (users x C, NaN if undefined) for a benchmark that `has_values`, else statistics (users x K). Raise
+    Rows are values (users x C, NaN if undefined) if its scoring `has_values`, else statistics (users x K). Raise
     `BenchmarkError` for another shape, or for a number that is not finite.
     """
-    of_values = has_values(benchmark)
+    of_values = benchmark.scoring.has_values
     if not records:
         return np.zeros((0, _columns(benchmark))), None
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
-        found, tally = benchmark.tallied([record.data for record in records])
+        found, tally = benchmark.scoring.tallied([record.data for record in records])
+        if found is None:
+            found = [[record.data["metrics"][metric.name] for metric in benchmark.metrics] for record in records]
         rows = np.asarray(found, dtype=np.float64)
     wrong = np.isinf(rows) if of_values else ~np.isfinite(rows)
     if rows.ndim != 2 or len(rows) != len(records) or wrong.any():
@@ -361,7 +344,7 @@ def answer_values(benchmark: Benchmark, merged: Totals) -> dict[str, Array]:
     times the number of answers (the jackknife's influence values; docs/statistics.md, "Repeats").
     """
     kept, names = merged.answers or (), every_name(benchmark)
-    if is_mean(benchmark):
+    if benchmark.scoring.is_mean:
         found = [rows for rows, _ in kept]
     else:
         whole, found = figures_of(benchmark, merged.total), []
@@ -384,13 +367,13 @@ def _component(of: Components) -> Component:
 def _columns(benchmark: Benchmark) -> int:
     """Return the columns of `statistics`, which need not work without users."""
     with suppress(Exception):
-        return int(np.asarray(benchmark.tallied([])[0], dtype=np.float64).shape[1])
-    return len(benchmark.metrics) * (1 if has_values(benchmark) else 2)
+        return int(np.asarray(benchmark.scoring.tallied([])[0], dtype=np.float64).shape[1])
+    return len(benchmark.metrics) * (1 if benchmark.scoring.has_values else 2)
 
 
 def expanded(benchmark: Benchmark, rows: Array) -> Array:
     """Return rows as they are summed: values (0 if undefined) and then 1 or 0 for defined or undefined."""
-    if not has_values(benchmark):
+    if not benchmark.scoring.has_values:
         return rows
     defined = ~np.isnan(rows)
     return np.hstack([np.where(defined, rows, 0.0), defined])
@@ -407,7 +390,7 @@ def rows_of(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Arr
 def _compared(benchmark: Benchmark, records: Sequence[Record]) -> Array:
     """Return `raw_rows` with the columns of the metrics, and then those of the figures that rank them, if others."""
     rows, _ = raw_rows(benchmark, records)
-    if not has_values(benchmark):
+    if not benchmark.scoring.has_values:
         return rows
     own = list(range(len(benchmark.metrics)))
     ranking = _ranking(benchmark, rows.shape[1]) if records else own
@@ -416,7 +399,7 @@ def _compared(benchmark: Benchmark, records: Sequence[Record]) -> Array:
 
 def _both(benchmark: Benchmark, rows: Array) -> tuple[Array, Array]:
     """Return such rows as `rows_of` does."""
-    if not has_values(benchmark):
+    if not benchmark.scoring.has_values:
         return rows, rows
     count = len(benchmark.metrics)
     given = expanded(benchmark, rows[:, :count])
@@ -441,10 +424,10 @@ def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
     With `statistics` of a benchmark's own these are all users, as in its reports: whether a figure of one user alone is
     defined says nothing. A user without a value adds nothing to its mean.
     """
-    if not has_values(benchmark):
+    if not benchmark.scoring.has_values:
         return np.ones((len(rows), 1), dtype=np.bool_)
     defined: NDArray[np.bool_] = np.hsplit(rows, 2)[1] > 0
-    if is_mean(benchmark):
+    if benchmark.scoring.is_mean:
         return defined[:, : len(every_name(benchmark))]
     return np.logical_or.reduce(defined, axis=1, keepdims=True)
 
@@ -452,9 +435,9 @@ def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
 def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if `figures` returns them."""
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
-        found = np.asarray(benchmark.figures(totals), dtype=np.float64)
+        found = np.asarray(benchmark.scoring.figures(totals), dtype=np.float64)
     allowed = len(benchmark.metrics), len(every_name(benchmark))
-    if is_mean(benchmark) and found.ndim == 2:
+    if benchmark.scoring.is_mean and found.ndim == 2:
         found = found[:, : allowed[1]]  # what follows is for sections
     if found.ndim != 2 or len(found) != len(totals) or found.shape[1] not in allowed:
         raise BenchmarkError(
@@ -546,7 +529,7 @@ class Figures:
         """Return the figures that rank, of such totals."""
         found = figures_of(self.benchmark, totals)
         given = list(range(len(self.names)))
-        return found[:, given if has_values(self.benchmark) else _ranking(self.benchmark, found.shape[1])]
+        return found[:, given if self.benchmark.scoring.has_values else _ranking(self.benchmark, found.shape[1])]
 
     def given(self, totals: Array) -> Array:
         """Return the metrics as given, of such totals."""
@@ -554,7 +537,7 @@ class Figures:
 
     def on_both(self, a: Array, b: Array) -> tuple[Array, Array]:
         """Return the contributions of the same users without values that only one side defines."""
-        if not has_values(self.benchmark):
+        if not self.benchmark.scoring.has_values:
             return a, b
         defined = np.hsplit(a, 2)[1] * np.hsplit(b, 2)[1]
         return a * np.tile(defined, 2), b * np.tile(defined, 2)

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import Benchmark, Cards, Importer, Imports, Metric, Origin, Records
+from harness.benchmark import Benchmark, Cards, Importer, Imports, Means, Metric, Origin, Records, Scoring
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -56,7 +56,12 @@ TABLES = ("units", "prompts", "published", "summary", "costs")
 REQUIRED = ("parse", "play", "measure")
 COMPUTED = ("files", "source", "all_files")
 """Properties that the harness uses, and a field of the same name would hide."""
+SCORING = (
+    *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
+    *("breaches", "chance", "details", "sections", "report_files"),
+)
 OBJECTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
+    "scoring": (Scoring, SCORING),
     "records": (Records, ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows")),
     "cards": (Cards, ("card", "card_columns", "card_figures", "example", "together", "private")),
     "imports": (Imports, ("importer", "published", "upgraded")),
@@ -248,9 +253,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
-    sources = ("values", "figures", "further_figures")
-    if secondary and all(getattr(cls, name) is getattr(Benchmark, name) for name in sources):
-        yield "secondary: nothing gives them a value: write `values`, `figures` or `further_figures`"
+    if secondary and type(cls.scoring) is Means:
+        yield "secondary: nothing gives them a value: write a `scoring` that does"
 
 
 def _bad_text(metric: Metric) -> str | None:

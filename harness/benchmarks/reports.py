@@ -263,7 +263,7 @@ def _upgraded(data: JSON) -> Report:
     cls, nothing = registry.find(data["benchmark"]), np.empty(0)
     report = msgspec.convert(cls.imports.upgraded({**declared(cls), **made}), Report)
     scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, report)
-    sections = cls(folder=None).sections(scored) if report.coverage.scored_users else ()
+    sections = cls(folder=None).scoring.sections(scored) if report.coverage.scored_users else ()
     return msgspec.structs.replace(report, sections=tuple(sections))
 
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def add(parser: argparse._ActionsContainer, spec: str, words: str | None = None, **details: Any) -> None:
-    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--out DIR`."""
+    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--limit N`."""
     flags = [word for word in spec.split() if word.startswith("-")]
     if value := spec.split()[len(flags) :]:
         details["metavar"] = value[0]
@@ -200,8 +200,6 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--max-outage S", words, type=seconds)
     words = "seconds to wait for the first answer of an endpoint that is still loading (default: 0)"
     add(group, "--wait S", words, type=seconds_or_none)
-    words = "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)"
-    add(group, "--hedge N", words, type=hedge)
     words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
     add(group, "--budget AMOUNT", words, type=budget)
     words = "what a saved reply survives: this process (default), or a power loss"
@@ -280,7 +278,6 @@ signed_int = whole(-BITS_64, BITS_64 - 1)
 positive_float = finite(lambda number: number > 0, "a number above 0")
 not_negative = finite(lambda number: number >= 0, "a number from 0")
 seconds = finite(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
-hedge = finite(lambda number: number == 0 or 1 <= number <= 1000, "a number from 1 to 1000, or 0")
 seconds_or_none = finite(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
 power = finite(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
 difference = finite(lambda number: number >= 1e-6, "a number from 0.000001")

@@ -232,7 +232,7 @@ def lane_of(
 ) -> Lane:
     """Return the lane of an opening."""
     plan, tuning = one.plan, one.plan.tuning
-    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
+    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
     caller = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question)
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)

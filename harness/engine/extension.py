@@ -16,6 +16,7 @@ from harness.model import Load, Snapshots
 from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
+    from harness.endpoint.caller import Trying
     from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Lane, Play, Send, Settle
     from harness.engine.run import Run
@@ -108,6 +109,10 @@ class Extension:
     def sending(self, send: Send) -> Send:
         """Take part in how a request is sent until it is answered."""
         return send
+
+    def trying(self, lane: Lane, trying: Trying) -> Trying:
+        """Take part in each try of the requests of a lane."""
+        return trying
 
     def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:
         """Take part in what gets the snapshots."""

@@ -36,8 +36,7 @@ class ReportScores:
 
     def __init__(self, benchmark: Benchmark, subset: str, index: TaskIndex) -> None:
         self._scorer, self._index = Scorer(benchmark, subset), index
-        needs_tasks = type(benchmark).with_task is not Benchmark.with_task
-        self._drawn = index.select(1.0, 0, WITH_TASK if needs_tasks else 0)
+        self._drawn = index.select(1.0, 0, WITH_TASK if benchmark.scoring.needs_tasks else 0)
         self._shard: list[Record] = []
         self._merged: Totals | None = None
 
@@ -58,7 +57,7 @@ class ReportScores:
             return record
         task = tasks.parse(benchmark, self._index.read(position), self._index.where(position), self._scorer.subset)
         with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
-            return Record(record.key, benchmark.with_task(record.data, task))
+            return Record(record.key, benchmark.scoring.with_task(record.data, task))
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
@@ -159,8 +158,6 @@ def _notes(run: Run) -> Iterator[str]:
             yield f"{words[0].upper()}{words[1:]}."
     for feature in features():
         yield from feature.notes(manifest)
-    if hedged := manifest.tuning.get("hedged"):
-        yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 
 
 def _described(manifest: Manifest) -> JSON:

@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.budget import may_be_billed
-from harness.endpoint.caller import ABANDONED, HEDGED, Caller, Warn
+from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.commit import GroupCommit
 from harness.engine.extension import Companion, Extension
@@ -107,6 +107,8 @@ class Lane:
         for run in self.runs:
             for user, _ in run.failed_tries:
                 caller.outage.failed_before(user)
+        for extension in extensions:
+            caller.trying = extension.trying(self, caller.trying)
         self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
 
     async def run(self) -> None:
@@ -376,7 +378,7 @@ class User:
         """Log that a request of so many bytes may be billed, while it is in flight."""
         if not self.run.is_billed:
             return nullcontext()
-        return self.run.store.in_flight(size, 2 if self.lane.caller.limits.hedge else 1)
+        return self.run.store.in_flight(size, self.lane.caller.at_once)
 
     def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
         """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
@@ -388,10 +390,8 @@ class User:
             if billed:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
             return None
-        if fault.kind == HEDGED:
-            tuning = run.manifest.tuning
-            tuning["hedged"] = tuning.get("hedged", 0) + 1
-            return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
+        if isinstance(fault, Notice):
+            return run.store.event(fault.kind, **self.about, detail=fault.detail, try_number=number)
         which = {"request": request} if request and not fault.asks_to_wait else {}  # being asked to wait is no failure
         details = {"kind": fault.kind, "detail": fault.detail, "try_number": number, **which, **billed}
         run.store.event("retry", **self.about, **details)

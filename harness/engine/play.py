@@ -9,7 +9,6 @@ import orjson
 from msgspec import Struct
 
 from harness.benchmark import VALID, Benchmark, Metric, Task
-from harness.benchmarks.derived import is_measured
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
 from harness.chat import Chat, Judged, unnoticed
@@ -116,7 +115,7 @@ def rescored(benchmark: Benchmark, task: Task, data: JSON) -> JSON:
 
 def check_measure(benchmark: Benchmark, task: Task) -> None:
     """Measure a user without an answer, before anything is paid for. Raise `BenchmarkError` as `recorded` does."""
-    if is_measured(benchmark):
+    if benchmark.scoring.is_measured:
         _measured(benchmark, task, None, " without an answer")
 
 
@@ -131,7 +130,7 @@ def _measured(benchmark: Benchmark, task: Task, answer: Any, how: str = "") -> M
     """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or within bounds."""
     with guarded(benchmark, f"user {task.key}, measure{how}"):
         values: object = benchmark.measure(task, answer)
-    if not is_measured(benchmark):
+    if not benchmark.scoring.is_measured:
         return values  # type: ignore[return-value]  # the benchmark's own business
     head = f"benchmark {benchmark.name}, user {task.key}, measure{how}"
     names = [metric.name for metric in benchmark.metrics]

@@ -12,6 +12,7 @@ from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
 from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
+from harness.feature import features
 from harness.model import JSON, AtRisk, Load, Money, Snapshot, Warned
 from harness.ui.streams import tell
 
@@ -147,9 +148,9 @@ class Progress:
                 self._findings.log("straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user))
         if stragglers and not self._noted:
             advice = [f"a request that hangs ends after --timeout {self._timeout:g}"]
-            advice += ["--hedge 3 sends a second try"] if not self._caller.limits.hedge else []
+            advice += [feature.against_stragglers for feature in features()] if self._caller.at_once == 1 else []
             advice += ["--stream on shows stalls and ends them"] if self._tuning.get("stream") != "on" else []
-            self._findings.show("; ".join(advice))
+            self._findings.show("; ".join(filter(None, advice)))
         self._noted.update([place for place, *_ in stragglers])
 
     def _hanging(self, stragglers: Sequence[tuple[int, str, float]]) -> list[Warned]:
@@ -225,7 +226,7 @@ class Progress:
             requests=traffic.requests,
             replayed=self.replayed,
             retries=traffic.retries,
-            hedged=traffic.hedged,
+            notices=tuple(traffic.notices.most_common()),
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             rate=rate,

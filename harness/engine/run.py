@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Literal, cast
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from harness.engine.files import now
 from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
-from harness.feature import features
+from harness.feature import counts, features
 from harness.model import SubsetProgress
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
@@ -37,9 +37,6 @@ from harness.store.tasks import TaskIndex
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
-
-KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
-"""What sessions found out or counted, in addition to what a command gives."""
 
 
 @dataclass(eq=False)
@@ -295,7 +292,9 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
             for name, (a, b) in differences(old.identity, made.identity).items()
         ]
         made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
+        made.tuning |= cast(Tuning, dict(counts(old)))
+        if learned := old.tuning.get("learned_limit"):
+            made.tuning["learned_limit"] = learned
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
         made.cost = old.cost

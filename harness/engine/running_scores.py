@@ -91,7 +91,7 @@ class RunningScores:
         rows, tally = made_of(lambda some: raw_rows(benchmark, some), shard)
         if tally is not None:
             with guarded(benchmark, "condense"):
-                fresh = benchmark.condense(tally)
+                fresh = benchmark.scoring.condense(tally)
                 self._tally = fresh if self._tally is None else self._tally + fresh
         complete, defined = [], ~np.isnan(rows)
         for record, values, there in zip(shard, np.where(defined, rows, 0.0), defined, strict=True):

@@ -117,7 +117,7 @@ def requests(s: Snapshot) -> list[Piece]:
     digits = len(str(sum([subset.steps for subset in s.subsets])))
     parts = [Piece(f"{s.requests} sent", 5 + digits), Piece(tries_failed(s), 15, "yellow" if s.faults else "")]
     parts += [Piece(answers_unusable(s), style="yellow")] if s.unusable else []
-    parts += [Piece(f"{s.hedged} hedged")] if s.hedged else []
+    parts += [Piece(f"{number} {kind}") for kind, number in s.notices]
     return [*parts, Piece(f"{s.replayed} from saved")] if s.replayed else parts
 
 

@@ -217,16 +217,20 @@ def test_a_measure_that_cannot_do_without_an_answer_is_refused_before_the_first_
 # Scoring
 
 SCORING = {
-    "statistics": "def statistics(self, rows):\n        assert max(row['answer'] for row in rows) < 9, 'too much'",
-    "figures": "def figures(self, rows):\n        assert (rows[:, 0] < 9).all(), 'too much'",
+    "statistics": """def values(self, records):
+    assert max(record['answer'] for record in records) < 9, 'too much'
+""",
+    "figures": """def figures(self, totals):
+    assert (totals[:, 0] < 9).all(), 'too much'
+    return super().figures(totals)
+""",
 }
 
 
 @pytest.mark.parametrize("method", SCORING)
 def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(method: str, folder: Folder, capsys: Told) -> None:
     """Also at the end, over the whole file: one sentence, and the other run has its report."""
-    returned = f"        return super().{method}(rows)"
-    folder.write(("def measure(", f"{SCORING[method]}\n{returned}\n\n    def measure("))
+    folder.write(("    def measure(", f"{having('scoring', 'Means', SCORING[method])}    def measure("))
     with answering(lambda model, user: "9" if model == "odd" else "0") as server:
         assert folder.run(server, "odd", "good") == 2
     shown = capsys.readouterr()

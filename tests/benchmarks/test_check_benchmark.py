@@ -92,21 +92,27 @@ BROKEN = {
     "statistics that depend on others": (
         "statistics",
         "    def measure(",
-        "    def statistics(self, records):\n"
-        "        return [[len(records) + row[0], *row[1:]] for row in super().statistics(records)]\n\n"
-        "    def measure(",
+        having(
+            "scoring",
+            "Sums",
+            "def statistics(self, records):\n    return [[len(records), 1] for _ in records]\n\n"
+            "def figures(self, totals):\n    return totals",
+        )
+        + "    def measure(",
         "depends on the other users",
     ),
     "figures that depend on others": (
         "statistics",
         "    def measure(",
-        "    def figures(self, totals):\n        return super().figures(totals) + len(totals)\n\n    def measure(",
+        having("scoring", "Means", "def figures(self, totals):\n    return super().figures(totals) + len(totals)")
+        + "    def measure(",
         "depends on the other rows",
     ),
     "sections that need two users": (
         "reports",
         "    def measure(",
-        "    def sections(self, scored):\n        scored.rows[1]\n        return ()\n\n    def measure(",
+        having("scoring", "Means", "def sections(self, scored):\n    scored.rows[1]\n    return ()")
+        + "    def measure(",
         "sections: IndexError",
     ),
     "outcomes that fail": (

@@ -15,7 +15,7 @@ PLUGIN = '''
 
 import numpy as np
 
-from harness import Benchmark, Metric, Task
+from harness import Benchmark, Metric, Sums, Task
 
 
 def guess(messages, seed):
@@ -26,11 +26,23 @@ def three(messages, seed):
     return '{"demand": %d}' % (len(messages[-1]["content"]) % 3)
 
 
+class Forecasts(Sums):
+    def statistics(self, records):
+        pairs = [(record["metrics"]["true"], record["metrics"]["given"]) for record in records]
+        return [[abs(x - y), 1, x, y, x * x, y * y, x * y] for x, y in pairs]
+
+    def figures(self, totals):
+        error, n, x, y, xx, yy, xy = totals.T
+        r = (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
+        return np.column_stack([error / x, r])
+
+
 class Demand(Benchmark):
     name = "demand"
     subsets = {"shop": "shop.jsonl"}
     metrics = (Metric("WAPE", better="lower", bounds=(0, None)), Metric("r", bounds=(-1, 1)))
     baselines = {"guess": guess, "three": three}
+    scoring = Forecasts()
 
     def parse(self, line, subset):
         return Task(line["user_id"], steps=1, given=line["text"], truth=line["demand"])
@@ -40,15 +52,6 @@ class Demand(Benchmark):
 
     def measure(self, task, answer):
         return {"true": task.truth, "given": 0 if answer is None else answer["demand"]}
-
-    def statistics(self, records):
-        pairs = [(record["metrics"]["true"], record["metrics"]["given"]) for record in records]
-        return [[abs(x - y), 1, x, y, x * x, y * y, x * y] for x, y in pairs]
-
-    def figures(self, totals):
-        error, n, x, y, xx, yy, xy = totals.T
-        r = (n * xy - x * y) / np.sqrt((n * xx - x * x) * (n * yy - y * y))
-        return np.column_stack([error / x, r])
 '''
 
 

@@ -53,8 +53,7 @@ def test_figures_are_those_of_the_author_and_undefined_ones_are_none(done: Comma
 
 def test_undefined_values_are_left_out_of_means_too(harness: Commands, tasks: Path, file: Path) -> None:
     """Without statistics of its own the figures are means over those who have a value."""
-    changed(file, "def statistics", "def unused_statistics")
-    changed(file, "def figures", "def unused_figures")
+    changed(file, "    scoring = Hits()\n", "")
     changed(file, "scored.totals[1]:.0f} visits", "scored.users} visits")
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks)
     data = harness.report("everywhere", "north")
@@ -558,7 +557,7 @@ def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
 # What authors get wrong
 
 STATIC = {
-    "a syntax error": ("def parse(", "def parse((", "line 69"),
+    "a syntax error": ("def parse(", "def parse((", "line 88"),
     "an error as it is loaded": ("import numpy as np", "import numpy as np\n1 / 0", "ZeroDivisionError"),
     "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "SystemExit: 3"),
     "no class": ("class Visits(Benchmark):", "class Visits:", "found none"),
@@ -631,8 +630,7 @@ def test_what_is_wrong_with_tasks_and_values_is_found_before_anything_is_paid_fo
 ) -> None:
     before, after, words = BEFORE_ANY_REQUEST[what]
     changed(file, before, after)
-    changed(file, "def statistics", "def unused_statistics")
-    changed(file, "def figures", "def unused_figures")
+    changed(file, "    scoring = Hits()\n", "")
     assert words in harness.refused("run", file, *EVERYWHERE, "--tasks-dir", tasks)
     assert not list(harness.results.glob("*/responses_*.jsonl")) or not any(
         path.stat().st_size for path in harness.results.glob("*/responses_*.jsonl")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.benchmark import Benchmark, Metric, Task
+from harness.benchmark import Benchmark, Metric, Sums, Task
 from harness.benchmarks.dailymobility.scores import figures, tallied
 from harness.benchmarks.dailymobility.spread import Side
 from harness.benchmarks.derived import Scorer
@@ -37,17 +37,20 @@ class Means(Benchmark):
         raise NotImplementedError
 
 
-class Ratio(Means):
-    """The hits of all over the tries of all, as a benchmark with statistics of its own."""
-
-    name = "ratio"
-    metrics = (Metric("Rate"),)
-
+class HitsOfTries(Sums):
     def statistics(self, records: Sequence[JSON]) -> Any:
         return [record["row"] for record in records]
 
     def figures(self, totals: Any) -> Any:
         return totals[:, :1] / totals[:, 1:]
+
+
+class Ratio(Means):
+    """The hits of all over the tries of all, as a benchmark with statistics of its own."""
+
+    name = "ratio"
+    metrics = (Metric("Rate"),)
+    scoring = HitsOfTries()
 
 
 def record(user: int, repeat: int, **more: Any) -> Record:

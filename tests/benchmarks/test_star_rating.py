@@ -251,7 +251,7 @@ def test_a_figure_that_nothing_gives_a_value_is_refused(
 
 def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path: Path) -> None:
     """Secondary metrics are not compared, and a comparison without a primary figure has no verdict."""
-    values = "    def values(self, records):\n        return [[1.0, 1.0, 1.0] for _ in records]"
+    values = having("scoring", "Means", "def values(self, records):\n    return [[1.0, 1.0, 1.0] for _ in records]")
     file = edited(tmp_path, f'    secondary = (Metric("Extra"),)\n    headline = ("Extra",)\n\n{values}')
     assert Figures(registry.find(str(file))()).main == ("MAE", "Exact")
 
@@ -263,19 +263,20 @@ def test_outcomes_that_fail_in_a_comparison_are_the_benchmarks_error(tmp_path: P
         figures.outcomes([Record("a", {"user_id": "a", "outcome": "valid"})])
 
 
-OWN_FIGURES = """    def measure(self, task, answer):
-        hit = answer is not None and answer["stars"] == task.truth
-        return {"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}
+STATISTICS = """def statistics(self, records):
+    return [[record["metrics"]["hits"], 0, 0, 0, record["metrics"]["MAE"], 1] for record in records]
 
-    def statistics(self, records):
-        return [[record["metrics"]["hits"], 0, 0, 0, record["metrics"]["MAE"], 1] for record in records]
+def figures(self, totals):
+    return (totals[:, [4, 0]].T / totals[:, 5]).T
 
-    def figures(self, totals):
-        return (totals[:, [4, 0]].T / totals[:, 5]).T
-
-    def sections(self, scored):
-        return [] if scored.totals[5] >= 0 else None
+def sections(self, scored):
+    return [] if scored.totals[5] >= 0 else None
 """
+OWN_FIGURES = f"""    def measure(self, task, answer):
+        hit = answer is not None and answer["stars"] == task.truth
+        return {{"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}}
+
+{having("scoring", "Sums", STATISTICS)}"""
 
 
 def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp
 @pytest.mark.parametrize("first", ["", "        __import__('numpy').stack([[1] for _ in records])\n"])
 def test_the_figures_of_no_user_are_undefined(tmp_path: Path, first: str) -> None:
     """Whatever the author's own methods would make of nobody."""
-    file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n{first}"))
+    file = edited(tmp_path, OWN_FIGURES.replace("records):\n", f"records):\n    {first}"))
     made = Scorer(registry.find(str(file))(), "yelp")
     nobody = made.score([])
     assert made.running(nobody) == {"MAE": None, "Exact": None}

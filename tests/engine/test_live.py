@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import harness
 from harness.benchmark import Benchmark
 from harness.benchmarks.derived import Scorer
 from harness.defaults import SHARD_USERS
@@ -69,7 +70,7 @@ def test_statistics_of_a_user_are_the_mean_of_its_repeats() -> None:
     assert live.figures == pytest.approx({"Rate": report.metrics["Rate"].value})
 
 
-class Tallied(Means):
+class Kept(harness.Means):
     """Keeps what it was given: the largest tally that was merged with another."""
 
     largest: ClassVar[list[int]] = []
@@ -86,6 +87,12 @@ class Tallied(Means):
         return {}
 
 
+class Tallied(Means):
+    """Means with a tally."""
+
+    scoring = Kept()
+
+
 @pytest.mark.parametrize("users", [1, SHARD_USERS, 3 * SHARD_USERS + 1])
 def test_nothing_is_kept_of_users_that_are_scored(users: int) -> None:
     """However many users finish between two looks, they are scored and condensed by shards; without repeats nothing is
@@ -93,5 +100,5 @@ def test_nothing_is_kept_of_users_that_are_scored(users: int) -> None:
     benchmark, records = Tallied(), of_values([[[0.5, 1.0]]] * users)
     live = shown(benchmark, records, 1, iter(lambda: users, -1))
     assert (live.users, live.figures) == (users, {"First": 0.5, "Second": 1.0})
-    assert max(benchmark.largest) <= SHARD_USERS
+    assert max(Kept.largest) <= SHARD_USERS
     assert not live._open

@@ -16,7 +16,8 @@ from harness.model import Snapshots
 from tests.support import ROOT
 
 PUBLIC = {
-    *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Metric", "Records", "Task", "__version__"),
+    *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Sums", "Task"),
+    "__version__",
     *("list_runs", "load_run", "reeval", "resume", "run"),
 }
 

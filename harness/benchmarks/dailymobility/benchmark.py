@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import orjson
 from msgspec import structs
 
 from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
-from harness.benchmarks.dailymobility import agents, groundtruth, plan, scores, summary, synth, task
+from harness.benchmarks.dailymobility import agents, groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.agents.llm import no_reply
 from harness.benchmarks.dailymobility.cards import ResidentCards
@@ -21,15 +20,13 @@ from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
-from harness.benchmarks.dailymobility.spread import FIGURES
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Scored
 from harness.benchmarks.settings import checked
 from harness.benchmarks.template import Unplayed
 from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, BadInput, shown
-from harness.model import JSON, Block, Completion, Request
+from harness.model import JSON, Completion, Request
 
 FOLDER = "dailymobility"
 """Below the tasks folder: the data as published."""
@@ -264,6 +261,7 @@ class DailyMobility(Benchmark):
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, summary.PER_SLOT)
+    scoring = summary.DayScoring()
     records = Days()
     cards = ResidentCards()
     imports = Imports(upgraded=summary.upgraded)
@@ -319,8 +317,8 @@ class DailyMobility(Benchmark):
         folder = self.file_in(self.folder, FOLDER)
         self.city = load_city(folder / "beijing.pb")
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
-        self._truth = groundtruth.load(folder)
-        self.truth_sha256 = self._truth.sha256
+        truth = groundtruth.load(folder)
+        self.truth_sha256, self.scoring = truth.sha256, summary.DayScoring(truth)
         self._mode = self._made_mode()
 
     def _made_mode(self) -> Mode:
@@ -385,38 +383,6 @@ class DailyMobility(Benchmark):
         if self._mode.name == AgentMode.name:
             notes += [SIMULATED] if AGENT_PARAMETERS in self._mode.identity() else [SIMULATED, RUNS_PARAMETERS]
         return " ".join(notes)
-
-    def statistics(self, records: Sequence[JSON]) -> Any:
-        return scores.tallied(records, self._truth)[0]
-
-    def tallied(self, records: Sequence[JSON]) -> tuple[Any, scores.Tally]:
-        return scores.tallied(records, self._truth)
-
-    def condense(self, tally: scores.Tally) -> scores.Tally:
-        return tally.condensed()
-
-    def further_figures(self, tally: scores.Tally) -> Mapping[str, float | None]:
-        return summary.further_figures(tally)
-
-    def intervals(self, scored: Scored) -> Mapping[str, tuple[float, float] | None]:
-        of = scored.tally.estimates
-        return {metric.name: of[name].interval for metric, name in zip(self.metrics, FIGURES, strict=True)}
-
-    def details(self, scored: Scored) -> JSON:
-        return summary.details(scored)
-
-    def sections(self, scored: Scored) -> Iterable[Block]:
-        assert scored.report is not None
-        return summary.sections(scored.report)
-
-    def report_files(self, scored: Scored) -> Mapping[str, bytes]:
-        columns = scored.tally.columns()
-        if columns is None:
-            return {}
-        return {f"generated_{scored.subset}.json": orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"}
-
-    def figures(self, totals: Any) -> Any:
-        return scores.figures(self._truth.histograms, totals)
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:

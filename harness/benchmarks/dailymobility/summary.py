@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
+import orjson
 from msgspec import UNSET
 
+from harness.benchmark import Sums
+from harness.benchmarks.dailymobility import scores
 from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
@@ -32,7 +35,7 @@ from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.printable import short_hash
-from harness.scoring.bootstrap import RESAMPLES
+from harness.scoring.bootstrap import RESAMPLES, Array
 
 SEED = 20_250
 HOURS = tuple(slot / 2 for slot in range(SLOTS))
@@ -44,45 +47,76 @@ NAMES = {FINAL: "Score", **{metric: f"JSD_{metric}" for metric in METRICS}}
 """Figure -> its name among the metrics of a report."""
 
 
-def further_figures(tally: Tally) -> dict[str, float | None]:
-    """Return the figures that need more than sums by bin; of a condensed tally without the other protocols."""
-    finals = {name: of.final for name, of in tally.protocols.items() if name != HEADLINE} if tally.radii else {}
-    others = {f"Score ({name})": None if final is None else final / 100 for name, final in finals.items()}
-    return {PER_SLOT: float(tally.per_slot.mean()), **others}
+class DayScoring(Sums):
+    """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
+    has_intervals = True
 
-def details(scored: Scored) -> JSON:
-    """Return the benchmark's own part of the JSON report."""
-    tally: Tally = scored.tally
-    truth, counts, estimates = tally.truth, tally.counts, tally.estimates
-    corrected = estimates[FINAL].corrected
-    histograms = {"ground_truth": truth.histograms, "scored": by_metric(tally.all_days)}
-    return {
-        "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
-        "ci95_truth": {NAMES[name]: estimates[name].with_truth for name in FIGURES},
-        "without_bias": None if corrected is None else {"value": corrected[0], "ci95": corrected[1]},
-        "per_slot": tally.per_slot.tolist(),
-        "histograms": {
-            "reach_m": truth.support.reach,
-            **{side: {metric: _shares(of[metric]) for metric in METRICS} for side, of in histograms.items()},
-        },
-        "day": {
-            side: [_shares(slot) for slot in of]
-            for side, of in (("ground_truth", truth.slots), ("scored", tally.slots))
-        },
-        "ceiling": ceiling_data(truth.ceiling(scored.users, np.random.default_rng(SEED)), scored.users),
-        "valid_days": {
-            "users": counts["valid"],
-            HEADLINE: aligned_histograms(truth.histograms, by_metric(tally.valid_days)).as_json(),
-        },
-        "beside_truth": _beside_truth(tally, truth),
-        "lists": None if tally.lists is None else f"generated_{scored.subset}.json",
-        "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
-        "modes": dict(sorted(tally.modes.items())),
-        "repaired_users": counts["repaired"],
-        "warned_users": counts["warned"],
-        "warnings": dict(sorted(tally.warnings.items())),
-    }
+    def __init__(self, truth: GroundTruth | None = None) -> None:
+        self._truth = truth
+
+    def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
+        assert self._truth is not None
+        return scores.tallied(records, self._truth)
+
+    def figures(self, totals: Array) -> Array:
+        assert self._truth is not None
+        return scores.figures(self._truth.histograms, totals)
+
+    def condense(self, tally: Tally) -> Tally:
+        return tally.condensed()
+
+    def further_figures(self, tally: Tally) -> dict[str, float | None]:
+        """Return the figures that need more than sums by bin; of a condensed tally without the other protocols."""
+        finals = {name: of.final for name, of in tally.protocols.items() if name != HEADLINE} if tally.radii else {}
+        others = {f"Score ({name})": None if final is None else final / 100 for name, final in finals.items()}
+        return {PER_SLOT: float(tally.per_slot.mean()), **others}
+
+    def intervals(self, scored: Scored) -> dict[str, tuple[float, float] | None]:
+        return {NAMES[name]: scored.tally.estimates[name].interval for name in FIGURES}
+
+    def details(self, scored: Scored) -> JSON:
+        """Return the benchmark's own part of the JSON report."""
+        tally: Tally = scored.tally
+        truth, counts, estimates = tally.truth, tally.counts, tally.estimates
+        corrected = estimates[FINAL].corrected
+        histograms = {"ground_truth": truth.histograms, "scored": by_metric(tally.all_days)}
+        return {
+            "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
+            "ci95_truth": {NAMES[name]: estimates[name].with_truth for name in FIGURES},
+            "without_bias": None if corrected is None else {"value": corrected[0], "ci95": corrected[1]},
+            "per_slot": tally.per_slot.tolist(),
+            "histograms": {
+                "reach_m": truth.support.reach,
+                **{side: {metric: _shares(of[metric]) for metric in METRICS} for side, of in histograms.items()},
+            },
+            "day": {
+                side: [_shares(slot) for slot in of]
+                for side, of in (("ground_truth", truth.slots), ("scored", tally.slots))
+            },
+            "ceiling": ceiling_data(truth.ceiling(scored.users, np.random.default_rng(SEED)), scored.users),
+            "valid_days": {
+                "users": counts["valid"],
+                HEADLINE: aligned_histograms(truth.histograms, by_metric(tally.valid_days)).as_json(),
+            },
+            "beside_truth": _beside_truth(tally, truth),
+            "lists": None if tally.lists is None else f"generated_{scored.subset}.json",
+            "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
+            "modes": dict(sorted(tally.modes.items())),
+            "repaired_users": counts["repaired"],
+            "warned_users": counts["warned"],
+            "warnings": dict(sorted(tally.warnings.items())),
+        }
+
+    def sections(self, scored: Scored) -> Iterator[Block]:
+        assert scored.report is not None
+        return sections(scored.report)
+
+    def report_files(self, scored: Scored) -> dict[str, bytes]:
+        columns = scored.tally.columns()
+        if columns is None:
+            return {}
+        return {f"generated_{scored.subset}.json": orjson.dumps(columns, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n"}
 
 
 def _shares(counts: Whole) -> list[float]:

@@ -12,13 +12,11 @@ from msgspec import Struct
 
 from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
 from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Scored
 from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, scores, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
-from harness.benchmarks.streamprofile.chance import urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
@@ -28,7 +26,7 @@ from harness.benchmarks.streamprofile.task import Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, shown
-from harness.model import JSON, Block
+from harness.model import JSON
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
@@ -37,8 +35,6 @@ RELEASED = f"{F1} as the authors' released code has it, and as published: users 
 
 FWT = "FWT "
 CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
-MORE, FEWER, OUTSIDE = "more_tags", "fewer_tags", "outside_pool"
-"""Kinds of valid answers that break a rule of the task: the number of tags, and where they are from."""
 FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
@@ -75,7 +71,7 @@ def _transfer(name: str) -> Metric:
 def _comparable(metric: Metric) -> Metric:
     """Return what a metric is ranked by (`scores.PARTS`)."""
     of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
-    definition, leaves_out = (FOLLOWING, (FEWER, OUTSIDE)) if of_rules else (CUT, ())
+    definition, leaves_out = (FOLLOWING, (summary.FEWER, summary.OUTSIDE)) if of_rules else (CUT, ())
     return replace(
         metric, name=metric.ranked_by, definition=f"{metric.name} {definition}", ranked_by="", leaves_out=leaves_out
     )
@@ -166,6 +162,7 @@ class StreamProfile(Benchmark):
     same_note = True  # the requests of results that exist
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
+    scoring = summary.StepScoring()
     records = Steps()
     cards = UserCards()
     imports = Imports(authors, published, summary.upgraded)
@@ -231,35 +228,6 @@ class StreamProfile(Benchmark):
             measure_step(truth, step, predicted.prediction)
             for truth, step, predicted in zip(task.truth, task.given.steps, answer, strict=True)
         )
-
-    def breaches(self, record: JSON) -> Iterable[str]:
-        for step in record["steps"]:
-            if step["outcome"] == VALID:
-                extra = len(step["prediction"]) - step["asked"]
-                if step["out_of_pool"] or extra:
-                    yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
-
-    def values(self, records: Sequence[JSON]) -> Any:
-        return scores.tallied(records)[0]
-
-    def tallied(self, records: Sequence[JSON]) -> tuple[Any, scores.Tally]:
-        return scores.tallied(records)
-
-    def with_task(self, record: JSON, task: Task) -> JSON:
-        given = zip(task.given.steps, task.truth, strict=True)
-        urns = {step.step_id: urn(task.key, truth, step) for step, truth in given}
-        steps = [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]]
-        return {**record, "steps": steps}
-
-    def chance(self, scored: Scored) -> Mapping[str, float]:
-        return summary.chance(scored)
-
-    def details(self, scored: Scored) -> JSON:
-        return summary.details(scored)
-
-    def sections(self, scored: Scored) -> Iterable[Block]:
-        assert scored.report is not None
-        return summary.sections(scored.report)
 
     @classmethod
     def synthesise(

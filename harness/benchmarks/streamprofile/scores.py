@@ -45,7 +45,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
 is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts are those of answers drawn at
-random, their mean over draws, of records with their tasks' urns (`Benchmark.with_task`).
+random, their mean over draws, of records with their tasks' urns (`Scoring.with_task`).
 
 The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
 that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from harness.benchmark import Metric
+from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
-from harness.benchmarks.streamprofile.chance import DRAWS
+from harness.benchmarks.streamprofile.chance import DRAWS, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally
+from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally, tallied
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments, parts
@@ -31,44 +31,70 @@ GROWS = (
     f"{F1} is a harmonic mean of means, so it grows with the number of steps even if nothing is learned, as random "
     "answers show"
 )
+MORE, FEWER, OUTSIDE = "more_tags", "fewer_tags", "outside_pool"
+"""Kinds of valid answers that break a rule of the task: the number of tags, and where they are from."""
 FOR_STATS = "for the authors' stats.py"
 
 
-def details(scored: Scored) -> JSON:
-    """Return the benchmark's own part of the JSON report."""
-    cold, augmented = (_part(scored, name, (0.0, 1.0)) for name in ("cold", "augmented"))
-    tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
-    of = tally.counts
-    assert scored.report is not None
-    return {
-        "scored_steps": of["scored_steps"],
-        "unscored_steps": scored.report.diagnostics.answers - of["scored_steps"],
-        "users_without_scored_step": of["users_without_scored_step"],
-        "cold_start": cold,
-        "persona_augmented": augmented,
-        "delta": {name: _delta(scored, "", name) for name in PARTS["cold"]},
-        "chance": {
-            "fwt": _part(scored, "chance_fwt", (-1.0, 1.0)),
-            "delta": {name: _delta(scored, "chance_", name) for name in TRANSFER},
-        },
-        "learning_curve": _curve(tally, lambda last, step_id: True),
-        "cohort": {"reaches": reaches, "users": cohort_users},
-        "cohort_curve": _curve(tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
-        "ceiling": _part(scored, "ceiling"),
-        "repaired_steps": of["repaired_steps"],
-        "release_code_left_out": of["release_code_left_out"],
-        "out_of_pool": {"steps": of["out_of_pool_steps"], "tags": of["out_of_pool_tags"]},
-        "wrong_number": {"more": of["more_tags"], "fewer": of["fewer_tags"]},
-        "at_asked": {name: found["value"] for name, found in _part(scored, "at_asked").items()},
-        "errors_over_valid": {name: found["value"] for name, found in _part(scored, "valid").items()},
-    }
+class StepScoring(Means):
+    """Means over users of what `scores.tallied` makes of their steps."""
 
+    is_measured = False
+    needs_tasks = True
 
-def chance(scored: Scored) -> dict[str, float]:
-    """Return what random answers have on average, by metric."""
-    parts = {"": _part(scored, "chance"), "FWT ": _part(scored, "chance_fwt")}
-    named = {f"{prefix}{name}": of["value"] for prefix, part in parts.items() for name, of in part.items()}
-    return {name: value for name, value in named.items() if value is not None}
+    def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
+        return tallied(records)
+
+    def with_task(self, record: JSON, task: Task) -> JSON:
+        given = zip(task.given.steps, task.truth, strict=True)
+        urns = {step.step_id: urn(task.key, truth, step) for step, truth in given}
+        return {**record, "steps": [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]]}
+
+    def breaches(self, record: JSON) -> Iterator[str]:
+        for step in record["steps"]:
+            if step["outcome"] == VALID:
+                extra = len(step["prediction"]) - step["asked"]
+                if step["out_of_pool"] or extra:
+                    yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
+
+    def chance(self, scored: Scored) -> dict[str, float]:
+        """Return what random answers have on average, by metric."""
+        parts = {"": _part(scored, "chance"), "FWT ": _part(scored, "chance_fwt")}
+        named = {f"{prefix}{name}": of["value"] for prefix, part in parts.items() for name, of in part.items()}
+        return {name: value for name, value in named.items() if value is not None}
+
+    def details(self, scored: Scored) -> JSON:
+        """Return the benchmark's own part of the JSON report."""
+        cold, augmented = (_part(scored, name, (0.0, 1.0)) for name in ("cold", "augmented"))
+        tally, (reaches, cohort_users) = scored.tally, _cohort(scored.tally.reached)
+        of = tally.counts
+        assert scored.report is not None
+        return {
+            "scored_steps": of["scored_steps"],
+            "unscored_steps": scored.report.diagnostics.answers - of["scored_steps"],
+            "users_without_scored_step": of["users_without_scored_step"],
+            "cold_start": cold,
+            "persona_augmented": augmented,
+            "delta": {name: _delta(scored, "", name) for name in PARTS["cold"]},
+            "chance": {
+                "fwt": _part(scored, "chance_fwt", (-1.0, 1.0)),
+                "delta": {name: _delta(scored, "chance_", name) for name in TRANSFER},
+            },
+            "learning_curve": _curve(tally, lambda last, step_id: True),
+            "cohort": {"reaches": reaches, "users": cohort_users},
+            "cohort_curve": _curve(tally, lambda last, step_id: reaches is not None and step_id <= reaches <= last),
+            "ceiling": _part(scored, "ceiling"),
+            "repaired_steps": of["repaired_steps"],
+            "release_code_left_out": of["release_code_left_out"],
+            "out_of_pool": {"steps": of["out_of_pool_steps"], "tags": of["out_of_pool_tags"]},
+            "wrong_number": {"more": of["more_tags"], "fewer": of["fewer_tags"]},
+            "at_asked": {name: found["value"] for name, found in _part(scored, "at_asked").items()},
+            "errors_over_valid": {name: found["value"] for name, found in _part(scored, "valid").items()},
+        }
+
+    def sections(self, scored: Scored) -> Iterator[Block]:
+        assert scored.report is not None
+        return sections(scored.report)
 
 
 def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:

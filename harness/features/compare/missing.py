@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.analysis.sides import Side
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures, having, is_mean
+from harness.benchmarks.derived import Figures, having
 from harness.features.compare.paired import Mask, Pair, effects
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -79,7 +79,7 @@ def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) 
     Values are None where they are not known: the figure is no mean, or the metric has no bound on that side.
     """
     column = figures.names.index(metric.name)
-    if not is_mean(figures.benchmark):
+    if not figures.benchmark.scoring.is_mean:
         users = {side: sum(len(getattr(one, side).known) for one in strata) for side in "ab"}
         unknown = {"bounds": None, "bounds_ci95": None, "tipping_point": None, "failed": None}
         return {**users, **unknown} if any(users.values()) else None

@@ -124,7 +124,7 @@ def _overview(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Ta
     by_name: dict[str, list[Scored]] = {row.name: [] for table in of_metrics for row in table.rows}
     for run in runs:
         by_name.setdefault(run.scored.run, []).append(run.scored)
-    differ, rows = any(_same_mean(table) is None for table in of_metrics), []
+    differ, rows = any(table.same_mean is None for table in of_metrics), []
     for name, of in by_name.items():
         scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
         invalid, answers = sum(one.invalid for one in of), sum(one.answers for one in of)
@@ -152,14 +152,8 @@ def _subsets(of: Sequence[Scored]) -> str:
     return f"all {len(known)}" if there.issuperset(known) else ", ".join(name for name in known if name in there)
 
 
-def _same_mean(table: MetricTable) -> str | None:
-    """Return what the mean of every run is called; None where they are over different subsets."""
-    names = {table.mean_name(row.over) for row in table.rows if row.over}
-    return names.pop() if len(names) == 1 else None
-
-
 def _head(table: MetricTable) -> str:
-    column = f" ({_same_mean(table) or 'mean of the subsets'})" if len(table.columns) > 1 else ""
+    column = f" ({table.same_mean or tables.MEAN})" if len(table.columns) > 1 else ""
     return f"{table.metric.name}, {table.metric.shown_unit}{column}"
 
 
@@ -172,7 +166,7 @@ def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
 
 def _chance(table: MetricTable) -> tuple[str, ...]:
     """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
-    level = table.chance.get(_same_mean(table) or "")
+    level = table.chance.get(table.same_mean or "")
     return ("" if level is None else table.metric.text(level), *("" for _ in table.rank_head))
 
 

@@ -20,6 +20,8 @@ from harness.model import Published
 from harness.report.grid import Place
 
 AVERAGE = "Avg."
+MEAN = "mean of the subsets"
+"""What the means of runs are called if these have different subsets."""
 ENOUGH = 0.9
 """Share of the answers from which a metric that leaves some out ranks a run: below it, it would be about those that the
 model chose to give."""
@@ -212,6 +214,12 @@ class MetricTable:
                 found.setdefault(row.over, []).append(row.name)
         in_last = self.layout.subsets if self.last == AVERAGE else (self.last,)
         return {} if found.keys() <= {in_last} else found
+
+    @property
+    def same_mean(self) -> str | None:
+        """Return what the mean of every run is called; None where they are over different subsets."""
+        names = {self.mean_name(row.over) for row in self.rows if row.over}
+        return names.pop() if len(names) == 1 else None
 
     def mean_name(self, subsets: tuple[str, ...]) -> str:
         """Return what a mean over subsets is called: the average of all, else their names."""

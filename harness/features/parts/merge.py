@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 from msgspec import structs
@@ -33,7 +34,7 @@ from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.run import NOT_REPORTED, Run
 from harness.errors import BadInput, MachineError
-from harness.feature import pending
+from harness.feature import counts, pending
 from harness.model import JSON
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
 from harness.store.disk import DISK, Disk
@@ -46,6 +47,7 @@ from harness.store.manifest import (
     Manifest,
     Provenance,
     Times,
+    Tuning,
     differences,
     load,
     part_of,
@@ -242,8 +244,7 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
     selection = first.selection.copy()
     del selection["part"]
     tuning = first.tuning.copy()
-    if hedged := sum(of.tuning.get("hedged", 0) for of in manifests):
-        tuning["hedged"] = hedged
+    tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
     if learned := [limit for of in manifests if (limit := of.tuning.get("learned_limit"))]:
         tuning["learned_limit"] = min(learned)
     times: Times = {

@@ -53,7 +53,7 @@ class Users:
         self._run, self._wish, self._opened = run, wish, opened
         self._report = _report(run)
         self._cards = ReportCards.of(self._report, opened and opened[0], posts=wish.private)
-        self.private = self._cards.benchmark.cards.private if self._cards.benchmark and not wish.private else ""
+        self.private = self._cards.left_out
 
     def listed(self, most: int) -> Iterator[Block]:
         """Yield a table of the first users with their figures."""

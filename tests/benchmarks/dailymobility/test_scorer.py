@@ -86,7 +86,7 @@ def a_truth(seed: int = 9, residents: int = 100) -> GroundTruth:
 
 TRUTH = a_truth()
 BENCHMARK = DailyMobility(folder=None)
-BENCHMARK._truth = TRUTH
+BENCHMARK.scoring = summary.DayScoring(TRUTH)
 SCORER = Scorer(BENCHMARK, "beijing")
 
 
@@ -232,7 +232,7 @@ def spread_of(records: Sequence[Record], other: Array, totals: Array) -> tuple[A
 
 def rows_of(records: Sequence[Record]) -> Array:
     """Return residents' counts by bin."""
-    found: Array = BENCHMARK.statistics([record.data for record in records])
+    found: Array = BENCHMARK.scoring.tallied([record.data for record in records])[0]
     return found
 
 

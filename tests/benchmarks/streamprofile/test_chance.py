@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from harness.benchmark import VALID, Benchmark, Metric
+from harness.benchmark import VALID, Benchmark, Means, Metric
 from harness.benchmarks.derived import Scorer
 from harness.benchmarks.reports import Report
 from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
@@ -28,8 +28,8 @@ def records() -> list[Record]:
     for line in generate("weibo", 40, 3, 3.0):
         task = BENCHMARK.parse(orjson.loads(line), "weibo")
         answer = [StepAnswer(step.pool[: step.asked], "", "", VALID, ()) for step in task.given.steps]
-        record = BENCHMARK.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
-        made.append(Record(task.key, BENCHMARK.with_task({**record, "usage": {}}, task)))
+        record = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
+        made.append(Record(task.key, BENCHMARK.scoring.with_task({**record, "usage": {}}, task)))
     return made
 
 
@@ -70,16 +70,19 @@ def test_neither_order_nor_grouping_of_users_matters() -> None:
     assert report([mixed]).chance == pytest.approx(whole, rel=1e-12)
 
 
-class Coin(Benchmark):
-    name = "coin"
-    subsets = {"all": "coin.jsonl"}  # noqa: RUF012
-    metrics = (Metric("heads", leaves_out=("edge",)),)
-
+class Flips(Means):
     def breaches(self, record: dict[str, object]) -> tuple[str, ...]:
         return ("edge",) if record["answer"] == "edge" else ()
 
     def chance(self, scored: object) -> dict[str, float]:
         return {"heads": 0.5}
+
+
+class Coin(Benchmark):
+    name = "coin"
+    subsets = {"all": "coin.jsonl"}  # noqa: RUF012
+    metrics = (Metric("heads", leaves_out=("edge",)),)
+    scoring = Flips()
 
 
 def flipped(benchmark: Benchmark) -> Report:
@@ -93,11 +96,12 @@ def flipped(benchmark: Benchmark) -> Report:
     return scorer.report(scorer.score([Record(str(one["user_id"]), one) for one in made]), FACTS)[0]
 
 
-def test_any_benchmark_may_declare_a_chance_level_and_count_breaches() -> None:
+def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(monkeypatch: pytest.MonkeyPatch) -> None:
     """None by default; a level of no declared metric, or that is no finite number, is refused."""
     found = flipped(Coin())
     assert (found.chance, found.diagnostics.breaches) == ({"heads": 0.5}, {"edge": 1})
     assert found.diagnostics.following(found.units["heads"]) == pytest.approx(2 / 3)
     for wrong in ({"tails": 0.5}, {"heads": float("nan")}):
         with pytest.raises(BenchmarkError, match="chance"):
-            flipped(type("Wrong", (Coin,), {"chance": lambda self, scored, wrong=wrong: wrong})())
+            monkeypatch.setattr(Flips, "chance", lambda self, scored, wrong=wrong: wrong)
+            flipped(Coin())

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness import Benchmark, Cards, InvalidReply, Metric, Records, Task
+from harness import Benchmark, Cards, InvalidReply, Metric, Records, Sums, Task
 from harness.model import Heading, Paragraph, Quote, Table
 
 
@@ -25,6 +25,24 @@ class Visited(Records):
     def record(self, task, answer, metrics, outcome, repairs):
         made = super().record(task, answer, metrics, outcome, repairs)
         return {**made, "visited": len(set(task.truth))}
+
+
+class Hits(Sums):
+    def statistics(self, records):
+        rows = []
+        for record in records:
+            rate, detour, visited = record["metrics"]["Hit rate"], record["metrics"]["Detour"], record["visited"]
+            rows.append([(rate or 0.0) * visited, visited, detour or 0.0, float(detour is not None)])
+        return rows
+
+    def figures(self, totals):
+        """The hits of all over the visits of all, and the mean detour."""
+        return np.stack([totals[:, 0] / totals[:, 1], totals[:, 2] / totals[:, 3]], axis=1)
+
+    def sections(self, scored):
+        yield Heading("Visits")
+        yield Paragraph(f"{scored.totals[1]:.0f} visits of {scored.users} visitors in the {scored.subset}.")
+        yield Table(("what", "number"), (("hits", f"{scored.totals[0]:.0f}"),))
 
 
 class VisitorCards(Cards):
@@ -49,6 +67,7 @@ class Visits(Benchmark):
     user = "visitor"
     key_field = "id"
     baselines = {"everywhere": everywhere, "refuses": refuses}
+    scoring = Hits()
     records = Visited()
     cards = VisitorCards()
 
@@ -97,19 +116,3 @@ class Visits(Benchmark):
             "Hit rate": hits / len(set(task.truth)),
             "Detour": None if answer is None else self.settings.scale * extra,
         }
-
-    def statistics(self, records):
-        rows = []
-        for record in records:
-            rate, detour, visited = record["metrics"]["Hit rate"], record["metrics"]["Detour"], record["visited"]
-            rows.append([(rate or 0.0) * visited, visited, detour or 0.0, float(detour is not None)])
-        return rows
-
-    def figures(self, totals):
-        """The hits of all over the visits of all, and the mean detour."""
-        return np.stack([totals[:, 0] / totals[:, 1], totals[:, 2] / totals[:, 3]], axis=1)
-
-    def sections(self, scored):
-        yield Heading("Visits")
-        yield Paragraph(f"{scored.totals[1]:.0f} visits of {scored.users} visitors in the {scored.subset}.")
-        yield Table(("what", "number"), (("hits", f"{scored.totals[0]:.0f}"),))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
-from harness.benchmark import Benchmark, Metric
+from harness.benchmark import Benchmark, Means, Metric
 from harness.benchmarks.derived import Figures
 from harness.benchmarks.streamprofile.baselines import Reading, read
 from harness.benchmarks.streamprofile.metrics import ERRORS, NAMES
@@ -173,19 +174,24 @@ def test_reports_show_what_ranks_only_where_it_differs(results: Path) -> None:
     assert "Recall (cut)" in shown["whole-pool"] and "(cut)" not in shown["recency"]
 
 
+class Values(Means):
+    def values(self, records: Sequence[JSON]) -> Any:
+        return [one["values"] for one in records]
+
+
 class Ranked(Benchmark):
     name = "ranked"
     metrics = (Metric("hits", ranked_by="fair hits"),)
     secondary = (Metric("fair hits"),)
+    scoring = Values()
 
 
 def records(*values: list[float | None]) -> list[Record]:
     return [Record(str(number), {"values": of}) for number, of in enumerate(values)]
 
 
-def test_any_benchmark_can_name_what_a_metric_is_ranked_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_benchmark_can_name_what_a_metric_is_ranked_by() -> None:
     """The figure that is compared is the named one, and the metric as given is there next to it."""
-    monkeypatch.setattr(Ranked, "values", lambda self, found: [one["values"] for one in found])
     figures = Figures(Ranked())
     compared, given = figures.contributions(figures.raw(records([1.0, 0.25], [1.0, 0.5])), [0, 1])
     assert (compared.tolist(), given.tolist()) == ([[0.25, 1.0], [0.5, 1.0]], [[1.0, 1.0], [1.0, 1.0]])
