@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -235,6 +236,35 @@ class Records:
         steps."""
         about = {name: record[name] for name in ("user_id", "repeat", "outcome") if name in record}
         return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a run asks with, as its manifest and its report name it: a prompt or agent file, and the settings.
+
+    `source` is the name in reports, `own` for none of the user's. `path` is the file that the user named. `files` are
+    the bytes that a run's folder keeps, by name. `identity` has the settings that can change a prompt or an answer, for
+    `identity.settings` of the manifest. `temperature` is that of requests if the user sets none; with None each request
+    decides (`parameters`). `note` is for a user whose model is a baseline.
+    """
+
+    source: str
+    path: Path | None
+    files: Mapping[str, bytes]
+    identity: JSON
+    temperature: float | None = TEMPERATURE
+    note: str = ""
+
+    @classmethod
+    def of(cls, settings: Any, asking: Asking) -> Configuration:
+        """Return the configuration of a benchmark whose `Settings` name all files."""
+        named = own_settings.files(settings)
+        return cls(
+            source=next((own_settings.file_name(field, path) for field, path in named.items()), "own"),
+            path=next(iter(named.values()), None),
+            files=own_settings.contents(settings),
+            identity=own_settings.identity(settings) | asking.identity,
+        )
 
 
 class Scoring:
@@ -511,25 +541,22 @@ class Benchmark:
         if self.origin is None:  # what ships raises errors of its own
             self.prepare()
             return
-        own_settings.contents(self.settings)
+        self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
             self.prepare()
+            if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)]:
+                raise TypeError(f"self.{hidden[0]} is an object of the harness: rename yours")
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """Return what the run asks with. `prepare` may set another."""
+        return Configuration.of(self.settings, self.asking)
 
     def prepare(self) -> None:
         """Load the data that `play` and `measure` need, from `self.folder`.
 
         If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
         """
-
-    @property
-    def default_temperature(self) -> float | None:
-        """Return the temperature of requests if the user sets none. With None each request decides (`parameters`)."""
-        return TEMPERATURE
-
-    @property
-    def note_on_baselines(self) -> str:
-        """Return what a user should know before a baseline plays with these settings; empty for nothing."""
-        return ""
 
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""
@@ -589,10 +616,6 @@ class Benchmark:
             return ""
         return f"The tasks are synthetic: they show that the harness works, and say nothing of real {self.user}s."
 
-    def identity(self) -> JSON:
-        """Return the settings that can change a prompt or an answer, for `identity.settings` of the manifest."""
-        return own_settings.identity(self.settings) | self.asking.identity
-
     @classmethod
     def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
         """Return the settings that `identity` was made from.
@@ -601,22 +624,6 @@ class Benchmark:
         the name of a field that has another type.
         """
         return own_settings.restored(cls.Settings, identity, files)
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """Return the bytes of prompt and agent files, by their names in a run's folder."""
-        return own_settings.contents(self.settings)
-
-    @property
-    def source(self) -> Path | None:
-        """Return the prompt or agent file that the user named, None if there is none."""
-        return next(iter(own_settings.files(self.settings).values()), None)
-
-    @property
-    def prompt(self) -> str:
-        """Return which prompt is used: `own`, or the name of the user's file."""
-        named = own_settings.files(self.settings)
-        return next((own_settings.file_name(field, path) for field, path in named.items()), "own")
 
     @property
     def task_version(self) -> str:
@@ -638,7 +645,7 @@ class Benchmark:
     @property
     def all_files(self) -> Mapping[str, bytes]:
         """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
-        return {**self.files, **({self.origin.kept: self.origin.content} if self.origin else {})}
+        return {**self.configuration.files, **({self.origin.kept: self.origin.content} if self.origin else {})}
 
     @classmethod
     def metric(cls, name: str) -> Metric | None:
@@ -658,3 +665,7 @@ class Benchmark:
     def file_in(cls, folder: Path, name: str) -> Path:
         """Return the path of one of these files in a tasks folder, whether it exists or not."""
         return folder / name
+
+
+OBJECTS = {"scoring": Scoring, "records": Records, "cards": Cards, "imports": Imports, "configuration": Configuration}
+"""The objects that a benchmark has, by the name of its member."""

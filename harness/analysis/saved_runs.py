@@ -243,7 +243,7 @@ class SavedRun:
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
-        if found := differences(self.manifest.identity["settings"], made.identity()):
+        if found := differences(self.manifest.identity["settings"], made.configuration.identity):
             changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
             raise BadInput(f"the run was made with other data ({changes}): restore it, or name it with --tasks-dir")
         if (of := made.origin) is not None:

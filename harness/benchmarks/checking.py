@@ -195,8 +195,8 @@ def settings_again(subject: Subject) -> Iterator[str]:
                 made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
             except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
-            identity = orjson.loads(orjson.dumps(made.identity()))
-            if identity == benchmark.identity():
+            identity = orjson.loads(orjson.dumps(made.configuration.identity))
+            if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
             if cls.settings_from(identity, own_settings.files(made.settings)) != made.settings:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
@@ -361,7 +361,9 @@ def reports(subject: Subject) -> Iterator[str]:
     made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
-            facts = RunFacts(subject.subset, "model", "check", benchmark.prompt, len(records) + missing, missing)
+            facts = RunFacts(
+                subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
+            )
             written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
             report = typed.read(typed.encoded(written))
             page(report)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import Benchmark, Cards, Importer, Imports, Means, Metric, Origin, Records, Scoring
+from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origin
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -52,21 +52,20 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
+COMPUTED = (property, cached_property)
 REQUIRED = ("parse", "play", "measure")
-COMPUTED = ("files", "source", "all_files")
-"""Properties that the harness uses, and a field of the same name would hide."""
-SCORING = (
-    *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
-    *("breaches", "chance", "details", "sections", "report_files"),
-)
-OBJECTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
-    "scoring": (Scoring, SCORING),
-    "records": (Records, ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows")),
-    "cards": (Cards, ("card", "card_columns", "card_figures", "example", "together", "private")),
-    "imports": (Imports, ("importer", "published", "upgraded")),
+MOVED: Mapping[str, tuple[str, ...]] = {
+    "scoring": (
+        *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
+        *("breaches", "chance", "details", "sections", "report_files"),
+    ),
+    "records": ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows"),
+    "cards": ("card", "card_columns", "card_figures", "example", "together", "private"),
+    "imports": ("importer", "published", "upgraded"),
+    "configuration": ("identity", "files", "default_temperature", "note_on_baselines"),
 }
-"""Objects of a benchmark, and their members that were the benchmark's own in earlier versions: one that is left there
-would be ignored, so it is refused."""
+"""Object of a benchmark -> members that were the benchmark's own in earlier versions. One that is left there would be
+ignored, so it is refused."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -260,20 +259,20 @@ def _bad_text(metric: Metric) -> str | None:
 
 
 def _is_code(value: object) -> bool:
-    return callable(value) or isinstance(value, property)
+    return callable(value) or isinstance(value, COMPUTED)
 
 
 def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in REQUIRED if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
-    ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name)) or name in COMPUTED]
+    ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
-    for name, (kind, members) in OBJECTS.items():
-        if not isinstance(getattr(cls, name), kind):
-            yield f"{name}: expected an object of a class that extends {kind.__name__}"
+    for name, members in MOVED.items():
         if moved := [member for member in members if hasattr(cls, member)]:
-            yield f"{', '.join(moved)}: belongs to the object `{name}`, a {kind.__name__}: move or rename yours"
+            yield f"{', '.join(moved)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
+    if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
+        yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)

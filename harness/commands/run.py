@@ -199,7 +199,7 @@ def _plan(
     return Plan(
         name=name,
         benchmark=benchmark,
-        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
+        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.configuration.temperature),
         tasks=tasks,
         results=args.results_dir,
         found=model.found,

@@ -123,7 +123,7 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
         subset=run.subset,
         model=run.sampling.model,
         name=name,
-        prompt=run.benchmark.prompt,
+        prompt=run.benchmark.configuration.source,
         expected_users=run.users,
         failed_users=failed,
         repeats=run.index.repeats,

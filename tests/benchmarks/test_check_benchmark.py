@@ -184,7 +184,9 @@ def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path: Path, tasks: Pat
     changed(
         file,
         "    def prepare(self):",
-        '    def identity(self):\n        return {"scale": self.settings.scale}\n\n    def prepare(self):',
+        "    def prepare(self):\n        from dataclasses import replace\n"
+        "        identity = {'scale': self.settings.scale}\n"
+        "        self.configuration = replace(self.configuration, identity=identity)\n",
     )
     assert "history_length: 4 leaves the identity of a run as it was" in wrong_with(file, "north", tasks)["settings"]
 

@@ -171,7 +171,7 @@ class WholeRun:
         if len(job.remaining):
             made.state = RUNNING
             store.set_aside_report()
-            store.keep_files(benchmark.files)
+            store.keep_files(benchmark.configuration.files)
             made.save(files.manifest, disk)
             if self._provider is not None:
                 self._provider.step = partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step

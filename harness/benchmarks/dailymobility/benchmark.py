@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task
 from harness.benchmarks.dailymobility import agents, groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.cards import ResidentCards
@@ -306,7 +306,11 @@ class DailyMobility(Benchmark):
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
         truth = groundtruth.load(folder)
         self.truth_sha256, self.scoring = truth.sha256, summary.DayScoring(truth)
-        self._mode = self._made_mode()
+        mode = self._mode = self._made_mode()
+        identity = {"mode": mode.name, "prompt": mode.source, **mode.identity(), "map_sha256": self.city.sha256}
+        self.configuration = Configuration(mode.source, mode.path, mode.files, identity)
+        if self.settings.agent is not None:
+            self.configuration = replace(self.configuration, temperature=None, note=BASELINES_AND_AGENTS)
 
     def _made_mode(self) -> Mode:
         made = self.settings
@@ -320,36 +324,8 @@ class DailyMobility(Benchmark):
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
 
     @property
-    def default_temperature(self) -> float | None:
-        return super().default_temperature if self.settings.agent is None else None
-
-    @property
-    def note_on_baselines(self) -> str:
-        return "" if self.settings.agent is None else BASELINES_AND_AGENTS
-
-    @property
     def task_version(self) -> str:
         return f"1 {self.city.sha256} {self._mode.steps}"
-
-    @property
-    def source(self) -> Path | None:
-        return self._mode.path
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        return self._mode.files
-
-    @property
-    def prompt(self) -> str:
-        return self._mode.source
-
-    def identity(self) -> JSON:
-        return {
-            "mode": self._mode.name,
-            "prompt": self._mode.source,
-            **self._mode.identity(),
-            "map_sha256": self.city.sha256,
-        }
 
     def parse(self, line: JSON, subset: str) -> Task:
         return task.parse(line, self.city, self._mode.steps)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, scores, summary
@@ -177,24 +177,10 @@ class StreamProfile(Benchmark):
     def prepare(self) -> None:
         self.cards = UserCards(self.asking.parse_retries)
         named = checked(self.recorded, "prompt", str) if self.recorded is not None else None
-        self._prompt: prompts.Prompt = (
-            prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
-        )
-
-    @property
-    def prompt(self) -> str:
-        return self._prompt.source
-
-    @property
-    def source(self) -> Path | None:
-        return self._prompt.path
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        return dict(self._prompt.files)
-
-    def identity(self) -> JSON:
-        return {"prompt": self.prompt, "persona": self.settings.persona, **self.asking.identity}
+        prompt: prompts.Prompt = prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
+        identity = {"prompt": prompt.source, "persona": self.settings.persona, **self.asking.identity}
+        self._prompt = prompt
+        self.configuration = Configuration(prompt.source, prompt.path, dict(prompt.files), identity)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)

@@ -372,7 +372,7 @@ class Crew:
     def _code_played(self) -> str:
         """Return the files whose code workers run, which may end them."""
         benchmarks = [run.benchmark for lane in self._lanes for run in lane.runs]
-        names = {name for each in benchmarks if each.runs_code(each.identity()) for name in each.all_files}
+        names = {name for each in benchmarks if each.runs_code(each.configuration.identity) for name in each.all_files}
         return f"; they ran code of {', '.join(sorted(names))}" if names else ""
 
     async def _replace(self) -> None:

@@ -38,10 +38,10 @@ def packed(benchmark: Benchmark, contents: dict[str, bytes]) -> Shipped:
     return Shipped(
         name=benchmark.name,
         origin=benchmark.origin,
-        identity=benchmark.identity(),
+        identity=benchmark.configuration.identity,
         asking=benchmark.asking,
         named={field: settings.kept_name(field, path) for field, path in settings.files(benchmark.settings).items()},
-        kept=_hashes(benchmark.files, contents),
+        kept=_hashes(benchmark.configuration.files, contents),
         data=_hashes(data, contents),
     )
 
