@@ -202,6 +202,26 @@ class Importer(Protocol):
         """Return what a report says about such answers, from the number of answers by outcome."""
 
 
+class TaskFiles:
+    """Where tasks files are, and what their index and a run's manifest have of them."""
+
+    version: str = ""
+    """The version of the rules that validate task lines, by default that of the benchmark and the hash of a plug-in;
+    another version rebuilds the index."""
+
+    truth_sha256: str = ""
+    """SHA-256 of the ground truth; empty if the tasks contain it."""
+
+    def file_in(self, folder: Path, name: str) -> Path:
+        """Return the path of a tasks file or data file in a tasks folder, whether it exists or not."""
+        return folder / name
+
+    def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
+        """Return key and steps of a line without making its task, for a faster index; None to have `parse` do it.
+        Raise the same errors as `parse` for the same lines."""
+        return None
+
+
 class Records:
     """The form of a user's line in the results file. By default it has the answer, its outcome and its values."""
 
@@ -417,17 +437,26 @@ def _as_it_is(data: JSON) -> JSON:
     return data
 
 
+def _runs_none(identity: JSON) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Imports:
-    """What comes from elsewhere; only benchmarks that ship have any.
+    """What comes from elsewhere, or from earlier runs; only benchmarks that ship have any.
 
     `importer` reads the results of another program. `published` returns scores that were published with the benchmark:
-    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one.
+    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one. `settings` returns
+    the settings that an identity was made from, with files by field; by default those of `Settings`, field by field.
+    `runs_code` returns whether playing a run with an identity runs the code of a file that was given to it: the harness
+    asks before it runs code of somebody else's folder. A file that ends in `.py` always is code.
     """
 
     importer: Importer | None = None
     published: Callable[[], Published | None] = _no_scores
     upgraded: Callable[[JSON], JSON] = _as_it_is
+    settings: Callable[[JSON, Mapping[str, Path]], Any] | None = None
+    runs_code: Callable[[JSON], bool] = _runs_none
 
 
 class Benchmark:
@@ -498,6 +527,9 @@ class Benchmark:
     scoring: Scoring = Means()
     """How records become figures, and what a report has in addition."""
 
+    task_files: TaskFiles = TaskFiles()
+    """Where tasks files are, and what their index and a run's manifest have of them."""
+
     records: Records = Records()
     """The form of a user's line in the results file."""
 
@@ -505,13 +537,10 @@ class Benchmark:
     """What pages show of single users."""
 
     imports: ClassVar[Imports] = Imports()
-    """What comes from elsewhere; only benchmarks that ship have any."""
+    """What comes from elsewhere, or from earlier runs; only benchmarks that ship have any."""
 
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""
-
-    truth_sha256 = ""
-    """SHA-256 of the ground truth; empty if the tasks contain it."""
 
     def __init__(
         self,
@@ -596,11 +625,6 @@ class Benchmark:
 
     # Optional: each has a default
 
-    def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
-        """Return key and steps of a line without making its task, for the index of a file; None to have `parse` do it.
-        Raise the same errors as `parse` for the same lines."""
-        return None
-
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:
         """Return synthetic tasks: file relative to the tasks folder -> its content in pieces.
@@ -616,56 +640,34 @@ class Benchmark:
             return ""
         return f"The tasks are synthetic: they show that the harness works, and say nothing of real {self.user}s."
 
-    @classmethod
-    def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
-        """Return the settings that `identity` was made from.
 
-        `files` is field -> current path of the file that it names; empty if no user is played. Raise `BadInput` with
-        the name of a field that has another type.
-        """
-        return own_settings.restored(cls.Settings, identity, files)
-
-    @property
-    def task_version(self) -> str:
-        """Return the version of the rules that validate task lines; another version rebuilds the index."""
-        return f"{self.version} {self.origin.digest}" if self.origin else self.version
-
-    # Only benchmarks that ship use these
-
-    @classmethod
-    def runs_code(cls, identity: JSON) -> bool:
-        """Return whether playing a run with these settings runs the code of a file that was given to it.
-
-        The harness asks before it runs code of somebody else's folder. A file that ends in `.py` always is code.
-        """
-        return False
-
-    # For the harness only
-
-    @property
-    def all_files(self) -> Mapping[str, bytes]:
-        """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
-        return {**self.configuration.files, **({self.origin.kept: self.origin.content} if self.origin else {})}
-
-    @classmethod
-    def metric(cls, name: str) -> Metric | None:
-        return next((metric for metric in (*cls.metrics, *cls.secondary) if metric.name == name), None)
-
-    @classmethod
-    def main(cls) -> tuple[str, ...]:
-        """Return the names of the headline metrics."""
-        return tuple(cls.headline) or tuple(metric.name for metric in cls.metrics[:2])
-
-    @classmethod
-    def files_needed(cls, subset: str) -> tuple[str, ...]:
-        """Return the files of a subset, relative to the tasks folder, the tasks file first."""
-        return cls.subsets[subset], *cls.data_files
-
-    @classmethod
-    def file_in(cls, folder: Path, name: str) -> Path:
-        """Return the path of one of these files in a tasks folder, whether it exists or not."""
-        return folder / name
-
-
-OBJECTS = {"scoring": Scoring, "records": Records, "cards": Cards, "imports": Imports, "configuration": Configuration}
+OBJECTS = {
+    "scoring": Scoring,
+    "task_files": TaskFiles,
+    "records": Records,
+    "cards": Cards,
+    "imports": Imports,
+    "configuration": Configuration,
+}
 """The objects that a benchmark has, by the name of its member."""
+
+
+def kept_files(benchmark: Benchmark) -> Mapping[str, bytes]:
+    """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
+    origin, files = benchmark.origin, benchmark.configuration.files
+    return {**files, origin.kept: origin.content} if origin else files
+
+
+def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
+    """Return every metric by name, the secondary ones last."""
+    return {metric.name: metric for metric in (*benchmark.metrics, *benchmark.secondary)}
+
+
+def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
+    """Return the names of the headline metrics."""
+    return tuple(benchmark.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
+
+
+def files_needed(benchmark: type[Benchmark], subset: str) -> tuple[str, ...]:
+    """Return the files of a subset, relative to the tasks folder, the tasks file first."""
+    return benchmark.subsets[subset], *benchmark.data_files

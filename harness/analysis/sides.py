@@ -134,7 +134,7 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
         return Figures(registry.importing(of[0].name)[0]())
     benchmark = runs[0].measuring(tasks)
     for run in runs:
-        if run.manifest.tasks.get("truth", benchmark.truth_sha256) != benchmark.truth_sha256:
+        if run.manifest.tasks.get("truth", benchmark.task_files.truth_sha256) != benchmark.task_files.truth_sha256:
             raise BadInput(
                 f"{run.name} was scored with another ground truth than the current one: score it again with "
                 "`reeval`, or name the folder that has it with --tasks-dir"

@@ -198,7 +198,7 @@ def settings_again(subject: Subject) -> Iterator[str]:
             identity = orjson.loads(orjson.dumps(made.configuration.identity))
             if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
-            if cls.settings_from(identity, own_settings.files(made.settings)) != made.settings:
+            if own_settings.of_run(cls, identity, own_settings.files(made.settings)) != made.settings:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmark import VALID, Benchmark, Metric
+from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
 from harness.benchmarks import reports
 from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
@@ -158,7 +158,7 @@ class Scorer:
     def running(self, merged: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units: those that rank, where they are others."""
         figures, benchmark = self._figures(merged), self.benchmark
-        metrics = [benchmark.metric(name) for name in benchmark.live or benchmark.main()]
+        metrics = [metrics_of(benchmark).get(name) for name in benchmark.live or headline_of(benchmark)]
         names = ((of.name, of.ranked_by or of.name) for of in metrics if of)
         return {name if figures[name] == figures[by] else by: figures[by] for name, by in names}
 
@@ -203,8 +203,10 @@ class Scorer:
                 },
                 "detectable": {
                     name: detectable(by.ci95, by.users)
-                    for name in benchmark.main()
-                    if (metric := benchmark.metric(name)) and (by := found[metric.ranked_by or name]).ci95 and by.users
+                    for name in headline_of(benchmark)
+                    if (metric := metrics_of(benchmark).get(name))
+                    and (by := found[metric.ranked_by or name]).ci95
+                    and by.users
                 },
                 "diagnostics": reports.Diagnostics(
                     merged.outcomes.total(),
@@ -298,7 +300,7 @@ class Scorer:
 
 
 def every_name(benchmark: Benchmark) -> tuple[str, ...]:
-    return tuple(metric.name for metric in (*benchmark.metrics, *benchmark.secondary))
+    return tuple(metrics_of(benchmark))
 
 
 def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Any]:
@@ -494,7 +496,7 @@ class Figures:
         """The primary metric; else the headline metrics that are compared, the first two where all are secondary."""
         if self.primary in self.names:
             return (self.primary,)
-        return tuple(name for name in self.benchmark.main() if name in self.names) or self.names[:2]
+        return tuple(name for name in headline_of(self.benchmark) if name in self.names) or self.names[:2]
 
     @property
     def metrics(self) -> Mapping[str, Metric]:

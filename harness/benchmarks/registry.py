@@ -61,7 +61,8 @@ MOVED: Mapping[str, tuple[str, ...]] = {
     ),
     "records": ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows"),
     "cards": ("card", "card_columns", "card_figures", "example", "together", "private"),
-    "imports": ("importer", "published", "upgraded"),
+    "imports": ("importer", "published", "upgraded", "settings_from", "runs_code"),
+    "task_files": ("file_in", "outline", "task_version", "truth_sha256"),
     "configuration": ("identity", "files", "default_temperature", "note_on_baselines"),
 }
 """Object of a benchmark -> members that were the benchmark's own in earlier versions. One that is left there would be

@@ -151,6 +151,16 @@ def identity(settings: Any) -> JSON:
     return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
+def of_run(benchmark: Any, identity: JSON, found: Mapping[str, Path]) -> Any:
+    """Return the settings of a benchmark's class that `identity` was made from.
+
+    `found` is field -> current path of the file that it names; empty if no user is played. Raise `BadInput` with the
+    name of a field that has another type.
+    """
+    own = benchmark.imports.settings
+    return own(identity, found) if own else restored(benchmark.Settings, identity, found)
+
+
 def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
     """Return the settings of an earlier run: files from `found`, other fields from its identity, or their default where
     it has none. Raise `BadInput` with the name of a field of another type."""

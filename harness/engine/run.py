@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from harness import defaults
-from harness.benchmark import Benchmark, Task
+from harness.benchmark import Benchmark, Task, kept_files
 from harness.benchmarks import tasks
 from harness.benchmarks.derived import Scorer
 from harness.config import origin
@@ -232,7 +232,7 @@ def open_run(
     run.is_new = old is None
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
-        or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
+        or old.tasks.get("truth", "") != plan.benchmark.task_files.truth_sha256
         or store.outside() > 0
     )
     for words in _state(run, old, before, index.users(done & ~selected)):
@@ -245,7 +245,7 @@ def open_run(
         manifest.state, manifest.results_sha256 = RUNNING, None
         manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
         store.set_aside_report()
-        store.keep_files(plan.benchmark.all_files)
+        store.keep_files(kept_files(plan.benchmark))
         manifest.save(files.manifest)
     return run
 
@@ -275,7 +275,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
     known -= unwanted(plan)
     used = old.provenance.get("quirks_used", ()) if old else ()
-    truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
+    truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
     made = Manifest(
         subset=subset,
         identity=plan.identity(),

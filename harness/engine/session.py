@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
-from harness.benchmarks import usage
+from harness.benchmark import kept_files
+from harness.benchmarks import tasks, usage
 from harness.benchmarks.overview import covered, headline, running
 from harness.benchmarks.reports import Report
 from harness.config import providers
@@ -183,7 +184,7 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
 
 
 def index_key(plan: Plan, subset: str) -> _IndexKey:
-    return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset], plan.repeats
+    return plan.benchmark.name, tasks.version(plan.benchmark), subset, plan.tasks[subset], plan.repeats
 
 
 def _open_sessions(
@@ -223,7 +224,7 @@ class Session:
         alone: bool,
     ) -> None:
         """Lock a plan's runs, check that they have its configuration, and open their files."""
-        if odd := [name for name in plan.benchmark.all_files if not is_file_name(name)]:
+        if odd := [name for name in kept_files(plan.benchmark) if not is_file_name(name)]:
             raise BadInput(
                 f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
             )

@@ -574,7 +574,7 @@ STATIC = {
     "a name that is no word": ('name = "visits"', 'name = "my visits"', "name: expected a word"),
     "a name that ships": ('name = "visits"', 'name = "streamprofile"', "a benchmark that ships"),
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
-    "a field that hides a method": ('user = "visitor"', 'main = ("Detour",)', "main: the harness calls this"),
+    "a field that hides a method": ('user = "visitor"', 'warn = ("Detour",)', "warn: the harness calls this"),
     "a field that hides a property": ('user = "visitor"', "configuration = 3", "configuration: "),
     "a member that belongs to an object": ('user = "visitor"', "card_figures = max", "belongs to the object `cards`"),
     "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),

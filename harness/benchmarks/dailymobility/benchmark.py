@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import agents, groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
 from harness.benchmarks.dailymobility.cards import ResidentCards
@@ -27,7 +27,7 @@ from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, BadInput, shown
 from harness.model import JSON, Completion, Request
 
-FOLDER = "dailymobility"
+FOLDER, PROFILES = "dailymobility", "profiles.json"
 """Below the tasks folder: the data as published."""
 LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
 """Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
@@ -235,12 +235,41 @@ def _measured(city: City, places: tuple[int, ...] | list[int], intentions: tuple
     return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
 
 
+class ProfileFiles(TaskFiles):
+    """The data in one of `LAYOUTS`. `city` is None where nothing is prepared to read a line."""
+
+    def __init__(self, city: City | None = None, steps: int = 1, truth_sha256: str = "") -> None:
+        self.version = f"1 {city.sha256} {steps}" if city else ""
+        self.truth_sha256 = truth_sha256
+        self._city, self._steps = city, steps
+
+    def file_in(self, folder: Path, name: str) -> Path:
+        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / PROFILES))
+        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
+
+    def outline(self, line: JSON, subset: str) -> tuple[int, int]:
+        assert self._city is not None
+        task.check(line, self._city)
+        return line["id"], self._steps
+
+
+def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
+    if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
+        return DailyMobility.Settings(prompt=files.get("prompt"))
+    kind = DailyMobility.Settings if identity.get(AGENT_PARAMETERS) == SENT else DailyMobility.EarlierSettings
+    return kind(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
+
+
+def _runs_code(identity: JSON) -> bool:
+    return bool(identity.get("mode") == AgentMode.name)
+
+
 class DailyMobility(Benchmark):
     name = "dailymobility"
     title = "DailyMobility"
     version = "1"
     parser_version = "2"
-    subsets: ClassVar = {"beijing": f"{FOLDER}/profiles.json"}
+    subsets: ClassVar = {"beijing": f"{FOLDER}/{PROFILES}"}
     data_files = (
         f"{FOLDER}/beijing.pb",
         *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
@@ -257,9 +286,10 @@ class DailyMobility(Benchmark):
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, summary.PER_SLOT)
     scoring = summary.DayScoring()
+    task_files = ProfileFiles()
     records = Days()
     cards = ResidentCards()
-    imports = Imports(upgraded=summary.upgraded)
+    imports = Imports(upgraded=summary.upgraded, settings=_settings, runs_code=_runs_code)
     user = "resident"
     language = "zh"
     same_note = True  # the requests of results that exist
@@ -287,26 +317,14 @@ class DailyMobility(Benchmark):
 
         sends_parameters = False
 
-    @classmethod
-    def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
-        if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
-            return cls.Settings(prompt=files.get("prompt"))
-        made = cls.Settings if identity.get(AGENT_PARAMETERS) == SENT else cls.EarlierSettings
-        return made(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
-
-    @classmethod
-    def file_in(cls, folder: Path, name: str) -> Path:
-        profiles = Path(cls.subsets["beijing"]).name
-        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / profiles))
-        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
-
     def prepare(self) -> None:
-        folder = self.file_in(self.folder, FOLDER)
+        folder = self.task_files.file_in(self.folder, FOLDER)
         self.city = load_city(folder / "beijing.pb")
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
         truth = groundtruth.load(folder)
-        self.truth_sha256, self.scoring = truth.sha256, summary.DayScoring(truth)
+        self.scoring = summary.DayScoring(truth)
         mode = self._mode = self._made_mode()
+        self.task_files = ProfileFiles(self.city, mode.steps, truth.sha256)
         identity = {"mode": mode.name, "prompt": mode.source, **mode.identity(), "map_sha256": self.city.sha256}
         self.configuration = Configuration(mode.source, mode.path, mode.files, identity)
         if self.settings.agent is not None:
@@ -323,16 +341,8 @@ class DailyMobility(Benchmark):
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
 
-    @property
-    def task_version(self) -> str:
-        return f"1 {self.city.sha256} {self._mode.steps}"
-
     def parse(self, line: JSON, subset: str) -> Task:
         return task.parse(line, self.city, self._mode.steps)
-
-    def outline(self, line: JSON, subset: str) -> tuple[int, int]:
-        task.check(line, self.city)
-        return line["id"], self._mode.steps
 
     async def play(self, given: Resident, chat: Chat) -> Day:
         return await self._mode.play(given, chat)
@@ -350,10 +360,6 @@ class DailyMobility(Benchmark):
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
         return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
-
-    @classmethod
-    def runs_code(cls, identity: JSON) -> bool:
-        return bool(identity.get("mode") == AgentMode.name)
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:

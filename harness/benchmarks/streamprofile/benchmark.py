@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, scores, summary
@@ -84,6 +84,14 @@ FURTHER = (
 )
 
 
+class StepFiles(TaskFiles):
+    version = "1"
+
+    def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
+        tasks.check(line, subset)
+        return line["user_id"], len(line["prediction_tasks"])
+
+
 class Steps(Records):
     """A record has what each step predicted, and the metrics of it."""
 
@@ -152,7 +160,6 @@ class StreamProfile(Benchmark):
     title = "StreamProfileBench"
     version = "1"
     parser_version = "2"
-    task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
     data_set = "WaterWang-001/StreamProfileBench"
     metrics = MEANS
@@ -163,6 +170,7 @@ class StreamProfile(Benchmark):
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
     scoring = summary.StepScoring()
+    task_files = StepFiles()
     records = Steps()
     cards = UserCards()
     imports = Imports(authors, published, summary.upgraded)
@@ -184,10 +192,6 @@ class StreamProfile(Benchmark):
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
-
-    def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
-        tasks.check(line, subset)
-        return line["user_id"], len(line["prediction_tasks"])
 
     async def play(self, given: Given, chat: Chat) -> tuple[StepAnswer, ...]:
         persona, answers = "", []
