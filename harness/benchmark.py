@@ -288,10 +288,10 @@ class Configuration:
 
 
 class Scoring:
-    """How records become figures, and what a report has in addition. Extend `Means` or `Sums`.
+    """How records become figures, and what a report has in addition.
 
-    Each record adds a row of numbers. Rows of any users are added up, and figures are computed of the sums; so neither
-    order nor sharding changes a figure.
+    Each record adds a row of numbers. Rows of any users are added up, and figures are functions of the sums; so neither
+    order nor sharding changes a figure. Write `statistics` and `figures`, or extend `Means`.
     """
 
     has_values: ClassVar[bool] = False
@@ -310,13 +310,17 @@ class Scoring:
     needs_tasks: ClassVar[bool] = False
     """Whether `with_task` adds something to a record, so that a report reads tasks."""
 
+    def statistics(self, records: Sequence[JSON]) -> Any:
+        """Return the row that each record adds: records x K sums and counts, without NaN."""
+        raise NotImplementedError
+
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
         """Return the rows of some records, and a tally of them or None.
 
         A tally holds whatever else figures and sections need; tallies merge by `+`. If users have several repeats, each
         repeat is a record and a row, and those of a user follow one another.
         """
-        raise NotImplementedError
+        return self.statistics(records), None
 
     def figures(self, totals: Any) -> Any:
         """Return the metrics of summed rows: R x K -> R x metrics, NaN if undefined.
@@ -389,17 +393,6 @@ class Means(Scoring):
         return totals[:, :count] / totals[:, count:]
 
 
-class Sums(Scoring):
-    """Figures are functions of sums: write `statistics` and `figures`. `measure` returns what `statistics` needs."""
-
-    def statistics(self, records: Sequence[JSON]) -> Any:
-        """Return the row that each record adds: records x K sums and counts, without NaN."""
-        raise NotImplementedError
-
-    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
-        return self.statistics(records), None
-
-
 class Cards:
     """What pages show of single users. By default a card has the values, the answer and the replies."""
 
@@ -429,18 +422,6 @@ class Cards:
         return ()
 
 
-def _no_scores() -> None:
-    return None
-
-
-def _as_it_is(data: JSON) -> JSON:
-    return data
-
-
-def _runs_none(identity: JSON) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Imports:
     """What comes from elsewhere, or from earlier runs; only benchmarks that ship have any.
@@ -453,10 +434,10 @@ class Imports:
     """
 
     importer: Importer | None = None
-    published: Callable[[], Published | None] = _no_scores
-    upgraded: Callable[[JSON], JSON] = _as_it_is
+    published: Callable[[], Published | None] = lambda: None
+    upgraded: Callable[[JSON], JSON] = lambda data: data
     settings: Callable[[JSON, Mapping[str, Path]], Any] | None = None
-    runs_code: Callable[[JSON], bool] = _runs_none
+    runs_code: Callable[[JSON], bool] = lambda identity: False
 
 
 class Benchmark:
@@ -525,19 +506,11 @@ class Benchmark:
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
 
     scoring: Scoring = Means()
-    """How records become figures, and what a report has in addition."""
-
-    task_files: TaskFiles = TaskFiles()
-    """Where tasks files are, and what their index and a run's manifest have of them."""
-
     records: Records = Records()
-    """The form of a user's line in the results file."""
-
     cards: Cards = Cards()
-    """What pages show of single users."""
-
+    task_files: TaskFiles = TaskFiles()
     imports: ClassVar[Imports] = Imports()
-    """What comes from elsewhere, or from earlier runs; only benchmarks that ship have any."""
+    """Objects, described by their classes. `prepare` may replace the class's own by one that has the data it needs."""
 
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""

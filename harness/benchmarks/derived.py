@@ -165,7 +165,7 @@ class Scorer:
     def _figures(self, merged: Totals) -> dict[str, float | None]:
         """By metric, secondary ones included."""
         benchmark = self.benchmark
-        found: dict[str, float | None] = dict.fromkeys(every_name(benchmark))
+        found: dict[str, float | None] = dict.fromkeys(metrics_of(benchmark))
         if not merged.users:  # of own `statistics` not even the number of columns is known
             return found
         values = figures_of(benchmark, merged.total)[0].tolist()
@@ -280,7 +280,7 @@ class Scorer:
         return Scored(self.subset, merged.users, self._figures(merged), merged.total[0], rows, merged.tally, units)
 
     def _values(self, merged: Totals, scored: Scored | None) -> dict[str, Value]:
-        names, benchmark = every_name(self.benchmark), self.benchmark
+        names, benchmark = tuple(metrics_of(self.benchmark)), self.benchmark
         if scored is None:
             return {name: Value(None, None, 0) for name in names}
         users = dict.fromkeys(names, merged.users)
@@ -297,10 +297,6 @@ class Scorer:
                 for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
             }
         return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
-
-
-def every_name(benchmark: Benchmark) -> tuple[str, ...]:
-    return tuple(metrics_of(benchmark))
 
 
 def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Any]:
@@ -345,7 +341,7 @@ def answer_values(benchmark: Benchmark, merged: Totals) -> dict[str, Array]:
     For means these are the values. For other figures they are linear parts: what the figure loses without the answer,
     times the number of answers (the jackknife's influence values; docs/statistics.md, "Repeats").
     """
-    kept, names = merged.answers or (), every_name(benchmark)
+    kept, names = merged.answers or (), tuple(metrics_of(benchmark))
     if benchmark.scoring.is_mean:
         found = [rows for rows, _ in kept]
     else:
@@ -410,7 +406,7 @@ def _both(benchmark: Benchmark, rows: Array) -> tuple[Array, Array]:
 
 def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
     """Return the places of the figures that rank the metrics. Raise `BenchmarkError` if one is beyond the columns."""
-    names = every_name(benchmark)
+    names = tuple(metrics_of(benchmark))
     found = [names.index(metric.ranked_by or metric.name) for metric in benchmark.metrics]
     if max(found) >= columns:
         raise BenchmarkError(
@@ -430,7 +426,7 @@ def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
         return np.ones((len(rows), 1), dtype=np.bool_)
     defined: NDArray[np.bool_] = np.hsplit(rows, 2)[1] > 0
     if benchmark.scoring.is_mean:
-        return defined[:, : len(every_name(benchmark))]
+        return defined[:, : len(metrics_of(benchmark))]
     return np.logical_or.reduce(defined, axis=1, keepdims=True)
 
 
@@ -438,7 +434,7 @@ def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if `figures` returns them."""
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
         found = np.asarray(benchmark.scoring.figures(totals), dtype=np.float64)
-    allowed = len(benchmark.metrics), len(every_name(benchmark))
+    allowed = len(benchmark.metrics), len(metrics_of(benchmark))
     if benchmark.scoring.is_mean and found.ndim == 2:
         found = found[:, : allowed[1]]  # what follows is for sections
     if found.ndim != 2 or len(found) != len(totals) or found.shape[1] not in allowed:

@@ -152,18 +152,14 @@ def identity(settings: Any) -> JSON:
 
 
 def of_run(benchmark: Any, identity: JSON, found: Mapping[str, Path]) -> Any:
-    """Return the settings of a benchmark's class that `identity` was made from.
+    """Return the settings of a benchmark's class that an earlier run's identity was made from.
 
-    `found` is field -> current path of the file that it names; empty if no user is played. Raise `BadInput` with the
-    name of a field that has another type.
+    Files are from `found` (field -> current path; empty if no user is played), other fields from the identity, or their
+    default where it has none. Raise `BadInput` with the name of a field of another type.
     """
-    own = benchmark.imports.settings
-    return own(identity, found) if own else restored(benchmark.Settings, identity, found)
-
-
-def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
-    """Return the settings of an earlier run: files from `found`, other fields from its identity, or their default where
-    it has none. Raise `BadInput` with the name of a field of another type."""
+    if (own := benchmark.imports.settings) is not None:
+        return own(identity, found)
+    cls = benchmark.Settings
     made: JSON = {}
     empty = defaults(cls)
     for name, kind in kinds(cls).items():

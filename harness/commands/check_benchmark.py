@@ -37,9 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    needed = {
-        subset: [cls.task_files.file_in(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets
-    }
+    find = cls.task_files.file_in
+    needed = {subset: [find(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets}
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         first = next(iter(absent.values()))

@@ -94,7 +94,7 @@ BROKEN = {
         "    def measure(",
         having(
             "scoring",
-            "Sums",
+            "Scoring",
             "def statistics(self, records):\n    return [[len(records), 1] for _ in records]\n\n"
             "def figures(self, totals):\n    return totals",
         )

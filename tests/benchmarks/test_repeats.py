@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.benchmark import Benchmark, Metric, Sums, Task
+from harness.benchmark import Benchmark, Metric, Scoring, Task
 from harness.benchmarks.dailymobility.scores import figures, tallied
 from harness.benchmarks.dailymobility.spread import Side
 from harness.benchmarks.derived import Scorer
@@ -37,7 +37,7 @@ class Means(Benchmark):
         raise NotImplementedError
 
 
-class HitsOfTries(Sums):
+class HitsOfTries(Scoring):
     def statistics(self, records: Sequence[JSON]) -> Any:
         return [record["row"] for record in records]
 

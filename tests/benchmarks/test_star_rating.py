@@ -276,7 +276,7 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
         hit = answer is not None and answer["stars"] == task.truth
         return {{"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}}
 
-{having("scoring", "Sums", STATISTICS)}"""
+{having("scoring", "Scoring", STATISTICS)}"""
 
 
 def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:

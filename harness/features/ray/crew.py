@@ -373,12 +373,8 @@ class Crew:
     def _code_played(self) -> str:
         """Return the files whose code workers run, which may end them."""
         benchmarks = [run.benchmark for lane in self._lanes for run in lane.runs]
-        names = {
-            name
-            for each in benchmarks
-            if each.imports.runs_code(each.configuration.identity)
-            for name in kept_files(each)
-        }
+        foreign = [each for each in benchmarks if each.imports.runs_code(each.configuration.identity)]
+        names = {name for each in foreign for name in kept_files(each)}
         return f"; they ran code of {', '.join(sorted(names))}" if names else ""
 
     async def _replace(self) -> None:
