@@ -12,40 +12,44 @@ export PIP_NO_INPUT := 1
 given = $(if $(filter command,$(origin $1)),$(strip $($1)))
 flag = $(if $(call given,$2),$1 '$(call given,$2)')
 
-PLATFORMS = $(foreach platform,$(call given,PLATFORM),--platform '$(platform)')
-WHICH_RUN = $(call flag,--name,NAME) $(call flag,--model,MODEL) $(PLATFORMS)
+# StreamProfileBench calls its subsets platforms.
+SUBSETS = $(foreach subset,$(call given,SUBSET) $(call given,PLATFORM),--subset '$(subset)')
+# RUNS are several, parted by spaces; NAME is one.
+NAMED_RUNS = $(foreach run,$(call given,RUNS),'$(run)') $(call flag,--name,NAME)
+WHICH_RUN = $(NAMED_RUNS) $(call flag,--model,MODEL) $(SUBSETS)
 # What to run: several models, parted by spaces, those of a queue in the providers file, or both.
 MODELS = $(foreach model,$(call given,MODEL),--model '$(model)') $(call flag,--queue,QUEUE)
 PROVIDED = $(call flag,--provider,PROVIDER)
-WHAT = $(call flag,--name,NAME) $(MODELS) $(PROVIDED) $(PLATFORMS) $(SHARE)
+WHAT = $(call flag,--name,NAME) $(MODELS) $(PROVIDED) $(SUBSETS) $(SHARE)
 SHARE = $(call flag,--ratio,RATIO) $(call flag,--limit,LIMIT) $(call flag,--repeats,REPEATS)
 PACE = $(call flag,--concurrency,CONCURRENCY)
-NAMED_RUNS = $(foreach run,$(call given,RUNS),'$(run)')
 MORE = $(call given,ARGS)
 # Where nothing says which model: a baseline of the benchmark, on the synthetic tasks that ship.
 MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
 BASELINE = $(if $(MOBILITY),baseline/commuter,baseline/recency)
 # Of a benchmark in a file or module of yours nothing is known: it has no demo.
 OWN = $(filter %.py,$(call given,BENCHMARK))$(findstring :,$(call given,BENCHMARK))
-ONE = $(if $(MOBILITY)$(call given,PLATFORM),,--platform weibo)
+ONE = $(if $(MOBILITY)$(SUBSETS),,--subset weibo)
 SAYS_WHICH = $(foreach flag,--model --queue --provider --config,$(filter $(flag) $(flag)=%,$(MORE)))
 DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH) $(OWN)),,--model $(BASELINE) --demo $(ONE))
 
 # What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
-takes.run := MODEL PROVIDER QUEUE PLATFORM NAME RATIO LIMIT REPEATS CONCURRENCY BENCHMARK ARGS
-takes.fetch := BENCHMARK PLATFORM ARGS
-takes.resume := NAME MODEL PLATFORM PROVIDER CONCURRENCY ARGS
-takes.reeval := NAME MODEL PLATFORM ARGS
+which := RUNS NAME SUBSET PLATFORM ARGS
+takes.run := MODEL PROVIDER QUEUE SUBSET PLATFORM NAME RATIO LIMIT REPEATS CONCURRENCY BENCHMARK ARGS
+takes.fetch := BENCHMARK SUBSET PLATFORM ARGS
+takes.resume := $(which) MODEL PROVIDER CONCURRENCY
+takes.reeval := $(which) MODEL
 takes.status := $(takes.reeval)
 takes.verify := $(takes.reeval)
-takes.remove := NAME PLATFORM ARGS
-takes.merge := RUNS ARGS
-takes.stats := RUNS ARGS
-takes.export := $(takes.stats)
+takes.remove := $(which)
+takes.show := NAME SUBSET PLATFORM ARGS
+takes.merge := RUNS NAME ARGS
+takes.stats := $(takes.merge)
+takes.export := $(which)
 takes.report := $(takes.reeval)
-takes.compare := RUNS PLATFORM ARGS
-takes.sample := RATIO PLATFORM ARGS
-takes.synth := PLATFORM ARGS
+takes.compare := $(which)
+takes.sample := RATIO SUBSET PLATFORM ARGS
+takes.synth := SUBSET PLATFORM ARGS
 takes.serve := ARGS
 takes.check-benchmark := BENCHMARK ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
@@ -61,53 +65,56 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report show compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= PLATFORM= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; without any, a demo
+run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= SUBSET= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; without any, a demo
 	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
 
-fetch: .venv/data.made ## download a benchmark's tasks: BENCHMARK= PLATFORM= ARGS="--revision REV"
-	$(strip $(HARNESS) fetch $(call given,BENCHMARK) $(PLATFORMS) $(MORE))
+fetch: .venv/data.made ## download a benchmark's tasks: BENCHMARK= SUBSET= ARGS="--revision REV"
+	$(strip $(HARNESS) fetch $(call given,BENCHMARK) $(SUBSETS) $(MORE))
 
-resume: .venv/run.made ## continue unfinished runs, all or one: NAME= MODEL= PLATFORM= PROVIDER= CONCURRENCY=
+resume: .venv/run.made ## continue unfinished runs, all or one: RUNS= or NAME=, MODEL= SUBSET= PROVIDER= CONCURRENCY=
 	$(strip $(HARNESS) resume $(WHICH_RUN) $(PROVIDED) $(PACE) $(MORE))
 
-reeval: .venv/run.made ## score saved answers again, without any request: NAME= MODEL= PLATFORM=
+reeval: .venv/run.made ## score saved answers again, without any request: RUNS= or NAME=, MODEL= SUBSET=
 	$(strip $(HARNESS) reeval $(WHICH_RUN) $(MORE))
 
-status: .venv/run.made ## the state of every run, all or one: NAME= MODEL= PLATFORM=
+status: .venv/run.made ## the state of every run, all or one: RUNS= or NAME=, MODEL= SUBSET=
 	$(strip $(HARNESS) status $(WHICH_RUN) $(MORE))
 
-verify: .venv/run.made ## check runs: every user once, every line unchanged, metrics equal to a re-score: NAME= MODEL= PLATFORM=
+verify: .venv/run.made ## check runs: every user once, every line unchanged, metrics equal to a re-score: RUNS= or NAME=, MODEL= SUBSET=
 	$(strip $(HARNESS) verify $(WHICH_RUN) $(MORE))
 
-remove: .venv/run.made ## set a run aside, under other names in its folder; deletes nothing: NAME= PLATFORM=
-	$(strip $(HARNESS) remove $(if $(call given,NAME),'$(call given,NAME)') $(PLATFORMS) $(MORE))
+remove: .venv/run.made ## set a run aside, under other names in its folder; deletes nothing: RUNS= or NAME=, SUBSET=
+	$(strip $(HARNESS) remove $(NAMED_RUNS) $(SUBSETS) $(MORE))
 
 merge: .venv/run.made ## combine the parts of a run (run ARGS="--part 1/4") into one: RUNS=name
 	$(strip $(HARNESS) merge $(NAMED_RUNS) $(MORE))
 
-report: .venv/run.made ## make the pages of reports again, or without a name one page over all runs: NAME= PLATFORM= ARGS="--with-posts"
+report: .venv/run.made ## make the pages of reports again, or without a name one page over all runs: RUNS= or NAME=, SUBSET= ARGS="--with-posts"
 	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))
 
-compare: .venv/run.made ## show whether one run is better than another, on the users that both have: RUNS="a b" PLATFORM=
-	$(strip $(HARNESS) compare $(NAMED_RUNS) $(PLATFORMS) $(MORE))
+show: .venv/run.made ## the users of a run, or of one of them prompts, replies and scores: NAME= SUBSET= ARGS="USER --with-posts"
+	$(strip $(HARNESS) show $(if $(call given,NAME),'$(call given,NAME)') $(MORE) $(SUBSETS))
+
+compare: .venv/run.made ## show whether one run is better than another, on the users that both have: RUNS="a b" SUBSET=
+	$(strip $(HARNESS) compare $(NAMED_RUNS) $(SUBSETS) $(MORE))
 
 stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
 	$(strip $(HARNESS) stats $(NAMED_RUNS) $(MORE))
 
 export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
-	$(strip $(HARNESS) export $(NAMED_RUNS) $(MORE))
+	$(strip $(HARNESS) export $(NAMED_RUNS) $(SUBSETS) $(MORE))
 
-sample: .venv/run.made ## write a share of a tasks file to a separate file: RATIO= PLATFORM=
-	$(strip $(HARNESS) sample $(SHARE) $(PLATFORMS) $(MORE))
+sample: .venv/run.made ## write a share of a tasks file to a separate file: RATIO= SUBSET=
+	$(strip $(HARNESS) sample $(SHARE) $(SUBSETS) $(MORE))
 
-synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N" PLATFORM=
-	$(strip $(HARNESS) synth $(PLATFORMS) $(MORE))
+synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N" SUBSET=
+	$(strip $(HARNESS) synth $(SUBSETS) $(MORE))
 
 check-benchmark: .venv/run.made ## check that a benchmark keeps its contract: BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
 	$(strip $(HARNESS) check-benchmark $(call given,BENCHMARK) $(MORE))

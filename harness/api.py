@@ -6,7 +6,7 @@
         print(made.subset, made.report.metrics)
         made.frame("steps")                               # with pandas or polars installed
 
-An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--no-html` is `no_html=True`. A list repeats a
+An option has the name of its flag: `--api-url URL` is `api_url=URL`, `--restart` is `restart=True`. A list repeats a
 flag, and a mapping is passed as JSON. `run`, `resume` and `reeval` block, also in a notebook;
 `await asyncio.to_thread(run, ...)` does not.
 """
@@ -30,11 +30,13 @@ import orjson
 from harness.analysis.rows import Rows, rows
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.overview import covered, headline
 from harness.benchmarks.reports import Report, read
 from harness.commands.parser import parsed
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
-from harness.errors import BadInput, HarnessError, reading
+from harness.errors import BadInput, HarnessError, reading, to_install
 from harness.model import JSON, Snapshots
+from harness.printable import on_one_line
 from harness.store import log
 from harness.store.manifest import COMPLETE, Manifest, load
 from harness.store.run import RunFiles, runs, runs_in
@@ -59,12 +61,22 @@ class CommandFailed(HarnessError):
         self.exit_code = exit_code
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LoadedRun:
     """A saved run of one subset. Its members read the files at each use, and raise `HarnessError` if one is damaged."""
 
     folder: Path
     subset: str
+
+    def __repr__(self) -> str:
+        """Return name, subset, coverage and headline figures, each as far as it can be read."""
+        try:
+            report = self.report
+            scores = f"{'' if report.coverage.complete else 'INCOMPLETE, '}{covered(report, report.user)}: "
+            scores += headline(report)
+        except HarnessError:
+            scores = "no report"
+        return f"<LoadedRun {on_one_line(f'{self.folder}, {self.subset}: {scores}')}>"
 
     @property
     def name(self) -> str:
@@ -117,7 +129,7 @@ class LoadedRun:
         for library, options in FRAMES.items():
             if find_spec(library):
                 return import_module(library).DataFrame(list(self._rows(rows)), **options)
-        raise BadInput("frame() needs pandas or polars: pip install pandas")
+        raise BadInput(f"frame() needs pandas or polars: {to_install('pandas')}")
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
         """Yield the rows that `export` writes, in groups: playing users again needs a separate event loop."""
@@ -156,9 +168,11 @@ def load_run(folder: str | Path, subset: str | None = None) -> LoadedRun:
     Raise `BadInput` if there is no such run, or more than one.
     """
     found = [files for files in runs_in(Path(folder)) if subset in (None, files.subset)]
-    if len(found) != 1:
-        which = ", ".join(files.subset for files in found) or "none"
-        raise BadInput(f"{folder}: expected one run{f' of {subset}' if subset else ''}, found {which}")
+    if len(found) > 1:
+        choices = " or ".join(f'subset="{files.subset}"' for files in found)
+        raise BadInput(f"{folder} has runs of several subsets: name one, with {choices}")
+    if not found:
+        raise BadInput(f"{folder}: expected a run{f' of {subset}' if subset else ''}, found none")
     return LoadedRun(found[0].folder, found[0].subset)
 
 

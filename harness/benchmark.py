@@ -603,7 +603,7 @@ class Benchmark:
         """Return synthetic tasks: file relative to the tasks folder -> its content in pieces.
 
         Or write the files into `folder` and return None. An override may also take the keywords `subsets` (from
-        `--platform`) and `mean_steps` (from `--steps`).
+        `--subset`) and `mean_steps` (from `--steps`).
         """
         raise NotImplementedError
 

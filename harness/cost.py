@@ -20,7 +20,7 @@ from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
 from typing import Annotated, NamedTuple
 
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from harness.model import JSON, Money, RunUsage
 
@@ -36,9 +36,13 @@ BYTES_PER_TOKEN = 3
 """Where a run has no ratio of its own: Chinese text takes about three bytes a character and a token."""
 SIGNIFICANT = 4
 """Digits of an amount that people read."""
+DEFERRED = "batch"
+"""In files: the factor of the price of requests that may be answered within a day, and the mark of lines on such."""
 SAFE_COMPLETION = 8192
 """Tokens that a completion takes at most where neither its request nor a longer one shows more."""
 
+HOW_TO_PRICE = 'currency, prompt and completion into [providers.NAME.prices."MODEL"] of a providers file'
+"""Where a user gives a price, with the verb before it."""
 TOKENS = "tokens"
 CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
@@ -52,33 +56,33 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     """What a provider bills for a million tokens of a model, in its own `currency` (ISO 4217).
 
     `cached` is for prompt tokens from its cache, None if they cost as much as others; `completion` includes thoughts.
-    `batch` is the factor of all three in its batch API, None if it has none. `date` is the day on which the page
-    `source` had these prices, and `note` the condition under which they hold.
+    `deferred` is the factor of all three for requests that it may answer within a day, None if it has none. `date` is
+    the day on which the page `source` had these prices, and `note` the condition under which they hold.
     """
 
     currency: Code
     prompt: Decimal
     completion: Decimal
     cached: Decimal | None = None
-    batch: Decimal | None = None
+    deferred: Decimal | None = field(default=None, name=DEFERRED)
     date: date | None = None
     source: str = ""
     note: str = ""
 
     def __post_init__(self) -> None:
-        for number in filter(None, (self.prompt, self.completion, self.cached, self.batch)):
+        for number in filter(None, (self.prompt, self.completion, self.cached, self.deferred)):
             if not (number.is_finite() and 0 <= number <= MOST and round(number, DIGITS) == number):
                 raise ValueError(f"expected prices from 0 with at most {DIGITS} decimal places")
 
     @property
-    def in_batch(self) -> Price:
-        """Return the price in the provider's batch API: the usual one where no other is known."""
-        if (factor := self.batch) is None:
+    def when_deferred(self) -> Price:
+        """Return the price of requests that may be answered within a day: the usual one where no other is known."""
+        if (factor := self.deferred) is None:
             return self
         with localcontext(EXACT):
             cached = None if self.cached is None else self.cached * factor
             return structs.replace(
-                self, prompt=self.prompt * factor, completion=self.completion * factor, cached=cached, batch=None
+                self, prompt=self.prompt * factor, completion=self.completion * factor, cached=cached, deferred=None
             )
 
     def of(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
@@ -98,26 +102,37 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
 
 
 class Rate(NamedTuple):
-    """Which price a request has: the place of one among those that were in force in its run, and by a batch or not."""
+    """Which price a request has: the place of one among those that were in force in its run, and deferred or not."""
 
     price: int = 0
-    batch: bool = False
+    deferred: bool = False
 
     @property
     def data(self) -> JSON:
         """Return the members of a line that state it; the usual one has none."""
-        return {**({"price": self.price} if self.price else {}), **({"batch": True} if self.batch else {})}
+        return {**({"price": self.price} if self.price else {}), **({DEFERRED: True} if self.deferred else {})}
 
     @classmethod
     def of(cls, line: JSON) -> Rate:
         """Return the rate of a line; what is no place of a price is the first."""
         place = line.get("price")
-        return cls(place if type(place) is int and place >= 0 else 0, line.get("batch") is True)
+        return cls(place if type(place) is int and place >= 0 else 0, line.get(DEFERRED) is True)
 
     def among(self, prices: Sequence[Price | None]) -> Price | None:
         """Return the price; of a place that there is none at, the last one."""
         price = prices[min(self.price, len(prices) - 1)]
-        return price.in_batch if price and self.batch else price
+        return price.when_deferred if price and self.deferred else price
+
+
+class Pending(NamedTuple):
+    """Requests that a provider may still answer: their number, bytes and rate, and what was `reserved` for them of a
+    budget in a `unit`."""
+
+    requests: int
+    sent: int
+    rate: Rate
+    reserved: Decimal = Decimal(0)
+    unit: str = ""
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -207,11 +222,19 @@ class Bill:
         """Return what counts the requests at a rate."""
         return self._usages.setdefault(rate, RunUsage())
 
-    def copy(self) -> Bill:
-        """Return a bill of the same counts."""
+    def lose(self, rate: Rate, requests: int, sent: int) -> None:
+        """Add requests of so many bytes that may have been billed, without a reply."""
+        usage = self.at(rate)
+        usage.lost += requests
+        usage.lost_bytes += sent
+
+    def copy(self, pending: Iterable[Pending] = ()) -> Bill:
+        """Return a bill of the same counts, and of requests that a provider may still answer."""
         made = Bill()
         for rate, usage in self._usages.items():
             made.at(rate).merge(usage)
+        for one in pending:
+            made.lose(one.rate, one.requests, one.sent)
         return made
 
     @property
@@ -244,9 +267,9 @@ class Bill:
             usage.lost = usage.lost_bytes = 0
 
     @property
-    def has_batches(self) -> bool:
-        """Return whether any request is known to have gone by a batch."""
-        return any(rate.batch for rate in self._usages)
+    def has_deferred(self) -> bool:
+        """Return whether any request is known to have been deferred."""
+        return any(rate.deferred for rate in self._usages)
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:

@@ -68,10 +68,8 @@ class Tuning:
     """Options that may change between a run and its resume. Times in seconds.
 
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
-    tokens a minute, None for no limit. `wait` is how long the first answer may take. `hedge` times
-    the 99th percentile is when a second try is sent, 0 for never. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only. With `batch` requests go by the provider's Batch API.
-    `budget` is a cap on what the run takes, in the words of
+    tokens a minute, None for no limit. `wait` is how long the first answer may take. `stream` is `on`, `off`, or
+    `auto`: only for an endpoint that answers in streams only. `budget` is a cap on what the run takes, in the words of
     `harness.cost.Cap`, None for none.
     """
 
@@ -87,10 +85,8 @@ class Tuning:
     max_retries: int = MAX_RETRIES
     max_outage: float = MAX_OUTAGE_SECONDS
     wait: float = 0.0
-    hedge: float = 0.0
     durability: str = DURABILITY
     budget: str | None = None
-    batch: bool = False
 
     @property
     def most(self) -> int:

@@ -22,7 +22,9 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 from __future__ import annotations
 
 import reprlib
+import shlex
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +33,11 @@ class _Short(reprlib.Repr):
     def repr_int(self, x: int, level: int) -> str:
         """Python may refuse to write the digits of a large one."""
         return "a number beyond 64 bits" if x.bit_length() > 64 else super().repr_int(x, level)
+
+
+def to_install(requirement: str) -> str:
+    """Return the command that installs a package, or an extra of this one, for the Python that runs."""
+    return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement)}"
 
 
 def shown(value: object) -> str:

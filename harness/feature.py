@@ -11,15 +11,20 @@ A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.benchmark import Benchmark
+from harness.cost import Pending
+from harness.model import JSON
+from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
@@ -27,12 +32,16 @@ SHIPPED = (
     "estimate",
     "fetch",
     "parts",
+    "batches",
     "reuse",
+    "hedging",
     "metrics",
     "spans",
     "exports",
     "compare",
     "leaderboard",
+    "pages",
+    "show",
     "verify",
     "ray",
 )
@@ -47,6 +56,14 @@ class Command(NamedTuple):
 
     module: str
     does: str
+
+
+class Column(NamedTuple):
+    """A column of `status`: `of` returns a member of a run's row, None for a run without it, and `words` shows it."""
+
+    name: str
+    of: Callable[[RunFiles, Manifest], JSON | None]
+    words: Callable[[JSON], str]
 
 
 class Instead(NamedTuple):
@@ -72,8 +89,28 @@ def _never(args: argparse.Namespace) -> bool:
     return False
 
 
+def _not_again(manifest: Manifest) -> bool:
+    return False
+
+
+def _no_objection(files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
+    pass
+
+
+def _nothing_pending(files: RunFiles) -> Iterable[Pending]:
+    return ()
+
+
+def _say_nothing(words: str) -> None:
+    pass
+
+
 def _no_notes(manifest: Manifest) -> Iterable[str]:
     return ()
+
+
+def _no_counts(manifest: Manifest) -> Mapping[str, int]:
+    return {}
 
 
 def _no_way(cls: type[Benchmark]) -> str:
@@ -86,13 +123,22 @@ class Feature:
 
     `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
     returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `instead` executes commands of the
-    core in another way. `notes` yields what a report says of a run by its manifest. `how_to_get` returns how a user
-    gets missing tasks of a benchmark, as a main clause; empty if the feature knows no way. `per_call` are
-    destinations of options that mean another thing in each command, so that a settings file has them in a command's
-    table only; `runs` are those that name a run, `decisions` those for one call, which no settings file has.
-    `threat` is what may end the process of a command that plays with the feature on, so that another process
-    reports it.
+    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `again` returns whether `resume` goes on
+    with the feature by a run's manifest, without an option. `check` raises `BadInput` where a run that has users left
+    cannot go on as its manifest now is, whether the feature is on or not; it gets the names of `--allow`. `threat` is
+    what may end the process of a command that plays with the feature on, so that another process reports it.
+
+    `instead` executes commands of the core in another way. `reported`, a function in `package.module:function`,
+    acts on new reports, given the options of the command that made them, the runs, and what prints a line. `notes`
+    yields what a report says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a
+    benchmark, as a main clause; empty if the feature knows no way. `logs` are the names of its own files with a run
+    (`RunFiles.log`), and `pending` yields requests of a run that a provider may still answer. `column` is what
+    `status` shows of it. `counts` returns members of a manifest's tuning that count over all sessions of a run.
+    `against_stragglers` is what a user can do about requests that hang, as a main clause.
+
+    `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
+    a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
+    settings file has.
     """
 
     name: str
@@ -100,9 +146,17 @@ class Feature:
     options: Callable[[str, argparse.ArgumentParser], None] = _no_options
     is_on: Callable[[argparse.Namespace], bool] = _never
     extension: str = ""
+    again: Callable[[Manifest], bool] = _not_again
+    check: Callable[[RunFiles, Manifest, Collection[str]], None] = _no_objection
     instead: Sequence[Instead] = ()
+    reported: str = ""
     notes: Callable[[Manifest], Iterable[str]] = _no_notes
     how_to_get: Callable[[type[Benchmark]], str] = _no_way
+    logs: Sequence[str] = ()
+    pending: Callable[[RunFiles], Iterable[Pending]] = _nothing_pending
+    column: Column | None = None
+    counts: Callable[[Manifest], Mapping[str, int]] = _no_counts
+    against_stragglers: str = ""
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
     decisions: frozenset[str] = frozenset()
@@ -122,15 +176,41 @@ def how_to_get(cls: type[Benchmark]) -> str:
     return next(filter(None, [feature.how_to_get(cls) for feature in features()]), "put them there")
 
 
-def extensions(args: argparse.Namespace) -> list[Any]:
-    """Return the extensions that the options of a command switch on."""
-    return [_named(feature.extension)(args) for feature in features() if feature.extension and feature.is_on(args)]
+def extensions(args: argparse.Namespace, manifests: Sequence[Manifest] = ()) -> list[Any]:
+    """Return the extensions that the options of a command switch on, or the manifests of the runs that go on."""
+    return [
+        _named(feature.extension)(args)
+        for feature in features()
+        if feature.extension and (feature.is_on(args) or any(map(feature.again, manifests)))
+    ]
+
+
+def own_logs(files: RunFiles) -> list[Path]:
+    """Return the files of features with a run."""
+    return [files.log(name) for feature in features() for name in feature.logs]
+
+
+def counts(manifest: Manifest) -> Counter[str]:
+    """Return what features count over all sessions of a run."""
+    return Counter({name: number for feature in features() for name, number in feature.counts(manifest).items()})
+
+
+def pending(files: RunFiles) -> list[Pending]:
+    """Return the requests of a run that a provider may still answer, and bill."""
+    return [one for feature in features() for one in feature.pending(files)]
 
 
 def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
     """Return what executes a command of the core in another way, with these options."""
     every = [one for feature in features() for one in feature.instead]
     return [_named(one.function) for one in every if one.command == command and one.when(args)]
+
+
+def reported(args: argparse.Namespace, runs: Sequence[Any], say: Callable[[str], None] = _say_nothing) -> None:
+    """Let features act on new reports (`harness.engine.files.Reported`)."""
+    for feature in features():
+        if feature.reported:
+            _named(feature.reported)(args, runs, say)
 
 
 def _named(path: str) -> Any:

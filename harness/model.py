@@ -457,15 +457,8 @@ class AtRisk:
     synced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """How far a run is that goes by batches: the `number` of its last wave, from 1, and what is at the provider: so
-    many `batches`, of so many `requests`, of which it has `completed` some."""
-
-    number: int
-    batches: int
-    requests: int
-    completed: int
+Load = tuple[tuple[str, int], ...]
+"""Words for the display, each with the cells that are kept for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,13 +474,13 @@ class Snapshot:
     `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining
     seconds at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that
     hangs times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults`
-    are failed tries and `failures` failed users, by kind, the most frequent first; `hedged` are requests sent a second
-    time. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of all saved
-    replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty without a price.
-    `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without one.
-    `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way.
-    `wave` is None for a run without batches. `unusable` are the replies of this session that no answer could be read
-    from, by kind, the most frequent first.
+    are failed tries and `failures` failed users, by kind, the most frequent first; `notices` are other events of
+    requests, by kind. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of
+    all saved replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty
+    without a price. `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without
+    one. `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way. `load` is what
+    is shown instead of requests in flight where all users advance together, else empty. `unusable` are the replies of
+    this session that no answer could be read from, by kind, the most frequent first.
     """
 
     name: str
@@ -524,11 +517,11 @@ class Snapshot:
     others_in_flight: int = 0
     awaited: float = 0.0
     at_most: bool = False
-    hedged: int = 0
+    notices: tuple[tuple[str, int], ...] = ()
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
     budget: tuple[Money, Money] | None = None
-    wave: Wave | None = None
+    load: Load = ()
     unusable: tuple[tuple[str, int], ...] = ()
 
 

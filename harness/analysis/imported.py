@@ -59,9 +59,9 @@ class Imported:
         return f"harness reeval --name {quote(self.name)}"
 
 
-def imported(results: Path, folder: str = "*") -> Iterator[Imported]:
-    """Yield the results without a manifest below a results folder; `folder` is a `glob` pattern of their name."""
-    for path in sorted(results.glob(f"{folder}/{PREFIX}*.jsonl")):
+def imported(results: Path) -> Iterator[Imported]:
+    """Yield the results without a manifest below a results folder."""
+    for path in sorted(results.glob(f"*/{PREFIX}*.jsonl")):
         files = RunFiles(path.parent, path.stem.removeprefix(PREFIX))
         if not files.manifest.exists():
             yield Imported(files)

@@ -6,10 +6,9 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,15 +25,15 @@ from harness.benchmarks.reports import Report
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
 from harness.config import prices, providers
-from harness.engine.files import index_file, keep_foreign_text, now, stamp, write_report
+from harness.cost import DEFERRED
+from harness.engine.files import Reported, index_file, keep_foreign_text, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts, finish
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
-from harness.feature import how_to_get
+from harness.feature import how_to_get, pending
 from harness.model import JSON, Record, RunFacts, Where
-from harness.report import pages
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
 from harness.store.log import lines
@@ -47,13 +46,14 @@ from harness.ui.streams import tell
 @dataclass(frozen=True, slots=True)
 class Wish:
     """How runs are scored again. `tasks` is a folder, None for each run's own; `reparse` starts from the saved
-    responses instead of the saved answers; `new_prices` takes those of today; `html` writes the page too."""
+    responses instead of the saved answers; `new_prices` takes those of today; `reported` gets each new
+    report while its tasks are open."""
 
     results: Path
     tasks: Path | None
     reparse: bool
     new_prices: bool
-    html: bool
+    reported: Callable[[Sequence[Reported]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ def of_run(run: SavedRun, wish: Wish) -> Rescored:
         about, notes = facts(job, run.name, failed), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        if wish.html:
-            _write_page(pages.Source(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
+        wish.reported([Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index)])
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 
@@ -140,7 +139,7 @@ def _settle(job: Run, failed: int) -> None:
     manifest = job.manifest
     manifest.times["reevaluated"] = now()
     manifest.tasks["truth"] = job.benchmark.task_files.truth_sha256
-    manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.whole_bill()))
+    manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.bill.copy(pending(job.store.files))))
     manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
     manifest.save(job.store.files.manifest)
 
@@ -149,8 +148,8 @@ def _price_again(job: Run, label: str) -> None:
     """Give all replies of a run the price of today, or say that there is none."""
     manifest = job.manifest
     if price := prices.price_again(manifest, providers.read(None, os.environ)):
-        if manifest.tuning.get("batch") and not job.store.bill.has_batches:
-            price = price.in_batch  # an earlier version's run, whose lines do not say that they went by batches
+        if manifest.tuning.get(DEFERRED) and not job.store.bill.has_deferred:
+            price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
         manifest.provenance["price"] = msgspec.to_builtins(price)
         manifest.provenance.pop("later_prices", None)
     elif manifest.provenance["endpoint"] != defaults.EMBEDDED:
@@ -219,8 +218,7 @@ def of_another_program(found: Imported, wish: Wish) -> Rescored:
                 report = overview.with_failures(report, theirs.scores.report(about, theirs.failures)[0])
             keep_foreign_text(files)
             write_report(files, report, more)
-            if wish.html:
-                _write_page(pages.Source(files, report, defaults.SAMPLE_SEED, benchmark, index))
+            wish.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
     finally:
         lock.release()
     return Rescored(files, report, notes, report.coverage.complete)
@@ -286,7 +284,3 @@ class _Theirs:
         }
         excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
         return (*self.importer.notes(self.outcomes), *excluded)
-
-
-def _write_page(source: pages.Source) -> None:
-    pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{source.files.folder.name}, {source.files.subset}")

@@ -27,7 +27,7 @@ Rows = Literal["steps", "users", "responses"]
 ROWS: tuple[Rows, ...] = get_args(Rows)
 OURS = frozenset({"user_id", "repeat", "format"})
 """Numbers in every record that are no values."""
-BATCH = 500
+CHUNK = 500
 """Users whose values are computed at once."""
 
 
@@ -96,26 +96,26 @@ def reading(cls: type[Benchmark], record: JSON, what: str) -> Iterator[None]:
 def users(run: SavedRun, plays: Plays | None, benchmark: Benchmark) -> Iterator[JSON]:
     """Yield a row for each user: answers, values of the metrics, tokens, seconds."""
     found = records(run)
-    while batch := list(islice(found, BATCH)):
-        for record, own in zip(batch, values_of(benchmark, batch), strict=True):
+    while chunk := list(islice(found, CHUNK)):
+        for record, own in zip(chunk, values_of(benchmark, chunk), strict=True):
             played = plays.of(record) if plays else None
             with read_of(str(record.get("user_id"))):
                 spent = cost(played.exchanges) if played else {**dict.fromkeys(COST), **record["usage"]}
             yield {**{name: record[name] for name in ("user_id", "repeat") if name in record}, **own, **spent}
 
 
-def values_of(benchmark: Benchmark, batch: Sequence[JSON]) -> list[JSON]:
+def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
     """Return for each record how many answers it has and how many are valid, and its values of the metrics; of a
     benchmark whose users have none, the numbers of the record."""
     made = []
-    for record in batch:
+    for record in chunk:
         with reading(type(benchmark), record, "outcomes"):
             outcomes = list(benchmark.records.outcomes(record))
         made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
     if not benchmark.scoring.has_values:
-        return [{**of, **_numbers(record)} for of, record in zip(made, batch, strict=True)]
+        return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]
     names = metrics_of(benchmark)
-    table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in batch])
+    table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])
     values = ([None if isnan(value) else value for value in row] for row in table.tolist())  # NaN is undefined
     return [{**of, **dict(zip(names, own, strict=False))} for of, own in zip(made, values, strict=True)]
 

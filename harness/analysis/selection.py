@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from glob import escape
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,15 +21,18 @@ R = TypeVar("R")
 
 
 def find(args: Namespace) -> tuple[list[SavedRun], int]:
-    """Return the runs that `--name`, `--model` and `--platform` select, all without these, and an exit code.
+    """Return the runs that names, `--model` and `--subset` select, all without these, and an exit code.
 
-    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0.
+    A run with an unusable manifest is reported and skipped; the code is that of its error, else 0. Raise `BadInput` for
+    a name that no folder has.
     """
+    for name in args.runs:
+        _there(args.results_dir / name, name, args.results_dir)
     platforms = {name.lower() for name in args.platform or ()}
     trust, named = getattr(args, "trust", False), getattr(args, "benchmark", None)
     found, code = [], 0
     for files in runs(args.results_dir):
-        if (args.name and files.folder.name != args.name) or (platforms and files.subset not in platforms):
+        if (args.runs and files.folder.name not in args.runs) or (platforms and files.subset not in platforms):
             continue
         try:
             check_name(files.folder)
@@ -52,11 +54,11 @@ def find_imported(args: Namespace) -> tuple[list[Imported], int]:
     platforms = {name.lower() for name in args.platform or ()}
     found, code = list[Imported](), 0
     try:
-        folder = folder_named(args) or "*"
+        named = args.runs or ([run_name(None, args.model)] if args.model else [])
     except BadInput:  # a model's name that is no folder's
         return found, code
-    for one in imported(args.results_dir, folder):
-        if platforms and one.files.subset not in platforms:
+    for one in imported(args.results_dir):
+        if (named and one.files.folder.name not in named) or (platforms and one.files.subset not in platforms):
             continue
         try:
             check_name(one.files.folder)
@@ -69,8 +71,16 @@ def find_imported(args: Namespace) -> tuple[list[Imported], int]:
 
 def folder(name: str, results: Path) -> Path:
     """Return the folder of a run of the results folder, or else the folder of that path. Raise `BadInput`."""
-    path = next((path for path in (results / name, Path(name)) if os.path.isdir(path)), None)
-    if path is None:
+    return (
+        Path(name)
+        if os.path.isdir(name) and not os.path.isdir(results / name)
+        else _there(results / name, name, results)
+    )
+
+
+def _there(path: Path, name: str, results: Path) -> Path:
+    """Return the path of a run's folder. Raise `BadInput` with the names of those that exist if it does not."""
+    if not os.path.isdir(path):
         there = sorted(path.name for path in results.glob("*") if any(path.glob("run_*.json")))
         raise BadInput(f"no run {name} under {results}{': there are ' + ', '.join(there) if there else ''}")
     return path
@@ -84,19 +94,13 @@ def check_name(folder: Path) -> None:
         raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
 
 
-def folder_named(args: Namespace) -> str | None:
-    """Return the folder that a command is about, as a `glob` pattern for it alone; None for all."""
-    name = args.name or (run_name(None, args.model) if args.model else None)
-    return None if name is None else escape(name)
-
-
 def nothing_found(args: Namespace) -> BadInput:
     """Return the error that no run is selected; it names results of another program that are."""
     if unscored := [one for one in find_imported(args)[0] if one.report is None]:
         return BadInput(f"{unscored[0].label}: {unscored[0].remedy}")
-    named = [f"--name {args.name}"] if args.name else []
+    named = [f"--name {name}" for name in args.runs]
     named += [f"--model {args.model}"] if args.model else []
-    named += [f"--platform {platform}" for platform in args.platform or ()]
+    named += [f"--subset {platform}" for platform in args.platform or ()]
     return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
 
 

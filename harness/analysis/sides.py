@@ -107,13 +107,13 @@ def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, P
     return found
 
 
-def subsets(run: str, folder: Path, platforms: Sequence[str], trust: bool, benchmark: str | None) -> dict[str, Subset]:
-    """Return the subsets of a run, by name; those of `platforms` if any. Raise `BadInput` for an unusable manifest."""
-    wanted = {platform.lower() for platform in platforms}
+def subsets(run: str, folder: Path, wanted: Sequence[str], trust: bool, benchmark: str | None) -> dict[str, Subset]:
+    """Return the subsets of a run, by name; those `wanted` if any. Raise `BadInput` for an unusable manifest."""
+    chosen = {name.lower() for name in wanted}
     names = {path.stem.removeprefix("run_") for path in folder.glob("run_*.json")}
     names |= {path.stem.removeprefix("inference_results_") for path in folder.glob("inference_results_*.jsonl")}
     found = {}
-    for name in sorted(names & wanted if wanted else names):
+    for name in sorted(names & chosen if chosen else names):
         files = RunFiles(folder, name)
         saved = SavedRun(files, made, trust, benchmark) if (made := load(files.manifest)) else None
         found[name] = Subset(run, files, saved)
@@ -158,12 +158,12 @@ def read(of: Subset, figures: Figures) -> Side:
     tasks, places, parts = dict[str, str](), dict[str, dict[str, int]](), list[Array]()
     outcomes, alike, skipped = list[Outcomes](), dict[Outcomes, Outcomes](), [0]
     records = _records(of, skipped)
-    while batch := list(islice(records, SHARD)):
-        for place, (record, task) in enumerate(batch, len(outcomes)):
+    while some := list(islice(records, SHARD)):
+        for place, (record, task) in enumerate(some, len(outcomes)):
             if tasks.get(record.key) != task:  # of two records the later one is the user's
                 tasks[record.key], places[record.key] = task, {}
             places[record.key][str(record.data.get("repeat"))] = place
-        shard = [record for record, _ in batch]
+        shard = [record for record, _ in some]
         try:
             parts.append(figures.raw(shard))
             counted = [tuple(sorted(one.items())) for one in figures.outcomes(shard)]

@@ -99,6 +99,11 @@ class ReportCards:
             for name, value in values.items()
         )
 
+    @property
+    def left_out(self) -> str:
+        """Return what users' own texts are called if these are left out; empty if all are shown, or there are none."""
+        return "" if self.posts else self._own.private
+
     def missing(self, tasks: bool) -> str:
         """Return what the cards do not show, and why; `tasks` is whether those are available."""
         if self.benchmark is None:

@@ -21,6 +21,7 @@ from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origi
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
+from harness.defaults import BASELINE_PREFIX
 from harness.errors import BadInput, shown
 from harness.model import RUN_FACTS, Baseline
 
@@ -124,6 +125,11 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
 def baselines() -> dict[str, Baseline]:
     """Return the models that the harness serves by itself, by name."""
     return {name: answer for module in BASELINES for name, answer in import_module(module).BASELINES.items()}
+
+
+def served(cls: type[Benchmark]) -> dict[str, Baseline]:
+    """Return a benchmark's own baselines, by the names of models that the harness serves."""
+    return {f"{BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
 
 
 def reader(text: str) -> str | None:

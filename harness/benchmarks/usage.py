@@ -76,6 +76,5 @@ def bottleneck(took: JSON) -> str | None:
     """Return that the event loop held the last session up, and what to do about it; None if it did not."""
     if (share := took.get("event_loop")) is None:
         return None
-    workers = took.get("workers")
-    what = f"The driver of {workers} workers" if workers else "The event loop"
-    return f"{what} used {100 * share:.0f} % of its core and held the run up: docs/scale.md has ways to use more."
+    used = f"{100 * share:.0f} % of its core"
+    return f"The event loop used {used} and held the run up: `harness run --help` has what uses more."

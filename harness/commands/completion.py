@@ -84,7 +84,7 @@ RUNS = {
 """How names of runs are completed. A folder may come from somebody else, with a name that a shell would execute, as in
 `$(...)`; here names are data. shtab's `cmd` would evaluate them (`compgen -W`). Names that no run can have, and those
 that would be read as options, are left out."""
-OF_RUNS = frozenset({"name", "names", "runs"})
+OF_RUNS = frozenset({"name", "runs"})
 """Destinations of arguments that name runs."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,28 +45,42 @@ def execute(args: argparse.Namespace) -> int:
     words = args.words or ["run"]
     if words[0] not in COMMANDS:
         raise BadInput(f"{shown(words[0])} is no command: there are {', '.join(COMMANDS)}")
-    found = values(parsed([*words, f"--settings={args.settings}"] if args.settings else words))
+    command = parsed([*words, f"--settings={args.settings}"] if args.settings else words)
+    wrong = None
+    try:
+        found = values(command)
+    except BadInput as error:  # the files contradict each other: what each says shows where
+        wrong, found = error, values(command, resolved=False)
+    _show(found, words, args.json)
+    if wrong:
+        raise wrong
+    return 0
+
+
+def _show(found: Mapping[str, Value], words: Sequence[str], as_json: bool) -> None:
     clean = secrets.scrubber(words, os.environ)
-    if args.json:
+    if as_json:
         show_json({name: _plain(asdict(value), clean) for name, value in found.items()})
-        return 0
+        return
     table = Table(box=None, pad_edge=False)
     for title in ("option", "value", "from"):
         table.add_column(title, overflow="fold")
     for name, value in found.items():
         table.add_row(name, _text(_plain(value.value, clean)), value.where or value.source)
     console().print(table)
-    return 0
 
 
 def _text(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def values(found: Parsed) -> dict[str, Value]:
-    """Return the value of each option, by its flag's name, in the order of the help."""
+def values(found: Parsed, *, resolved: bool = True) -> dict[str, Value]:
+    """Return the value of each option, by its flag's name, in the order of the help; `resolved` as a run has them.
+
+    Raise `BadInput` if a run would be refused for them.
+    """
     chosen = {action.dest: _value(action, found) for action in found.parser._actions if action.option_strings}
-    if hasattr(found.args, "benchmark_class"):  # of `run`; `resume` takes what is not given from each run
+    if resolved and hasattr(found.args, "benchmark_class"):  # of `run`; `resume` takes what is not given from each run
         chosen |= _of_run(found, chosen)
     names = {action.dest: _name(action) for action in found.parser._actions if action.option_strings}
     return {names[dest]: value for dest, value in chosen.items() if dest not in LEFT_OUT}
@@ -115,7 +129,7 @@ def _provider(args: argparse.Namespace) -> Provider | None:
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
     found = {models.named(entry, args, book)[0] for entry in entries} or {args.provider}
-    return book.providers.get(found.pop() or "") if len(found) == 1 else None
+    return models.provider_named(found.pop(), book, args) if len(found) == 1 else None
 
 
 def _of_config(given: config_file.Config) -> dict[str, Value]:

@@ -45,7 +45,8 @@ COMMANDS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A command with its options. `settings` are the destinations that the settings file sets, `words` all that was
-    parsed: the file's, then the command's own. `args.typed` are the destinations that the command's own words set."""
+    parsed: the file's, then the command's own. `args.typed` are the destinations that the command's own words set,
+    `args.places` is `settings`."""
 
     command: Any
     parser: argparse.ArgumentParser
@@ -65,6 +66,7 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     every = [*given.words, *words]
     args = parser.parse_args(every)
     args.fallback, args.typed = given.fallback, frozenset(options.destinations(parser, words))
+    args.places = given.places
     return Parsed(command, parser, args, [name, *every], given.places)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from harness.analysis import rescoring, selection
 from harness.analysis.rescoring import Rescored
 from harness.benchmarks import overview
 from harness.config import options
+from harness.feature import reported
 from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_which(parser)
     options.add_earlier(parser)
-    options.add_page(parser)
     words = "start from the saved responses instead of the saved answers"
     options.add(parser, "--reparse", words, action="store_true")
     words = "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
@@ -26,7 +27,7 @@ def execute(args: argparse.Namespace) -> int:
     theirs, unnamed = selection.find_imported(args)
     if not ours and not theirs:
         raise selection.nothing_found(args)
-    wish = rescoring.Wish(args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.html)
+    wish = rescoring.Wish(args.results_dir, args.tasks_dir, args.reparse, args.new_prices, partial(reported, args))
     codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, wish)), lambda run: run.label)
     more, unread = selection.each(
         theirs, lambda of: _shown(rescoring.of_another_program(of, wish)), lambda of: str(of.files.results)

@@ -16,14 +16,13 @@ from harness.ui.console import console
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "name of a run (its folder under the results)"
-    parser.add_argument("names", nargs="+", type=options.folder_name, metavar="NAME", help=words)
+    options.add_runs(parser, "names of runs, their folders under the results")
     options.add_platform(parser, "one subset; may be repeated (default: all)")
     options.add(parser, "--results-dir DIR", "default: results", type=options.folder, default=defaults.RESULTS_FOLDER)
 
 
 def execute(args: argparse.Namespace) -> int:
-    _, code = selection.each(list(dict.fromkeys(args.names)), lambda name: _remove(name, args), str)
+    _, code = selection.each(list(dict.fromkeys(options.runs(args))), lambda name: _remove(name, args), str)
     return code
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from functools import partial
 from itertools import groupby, pairwise
 
 import orjson
@@ -13,13 +14,13 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.commands.launch import launch
 from harness.config import address, models, options, origin, prices, providers
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
-from harness.engine.session import launch
 from harness.errors import BadInput
-from harness.feature import extensions
+from harness.feature import extensions, reported
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     found, skipped = selection.find(args)
-    if not found and (args.name or args.model or args.platform):
+    if not found and (args.runs or args.model or args.platform):
         raise selection.nothing_found(args)
     screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
@@ -53,10 +54,11 @@ def execute(args: argparse.Namespace) -> int:
         )
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
-        raise BadInput(f"{twice[0]} holds runs of two configurations: resume one platform of it with --platform")
+        raise BadInput(f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset")
     code = 0
     if plans:
-        code = launch(plans, screen, extensions(args), html=args.html, observe=args.progress)
+        switched_on = extensions(args, [run.manifest for run in unfinished])
+        code = launch(plans, screen, switched_on, reported=partial(reported, args), observe=args.progress)
     return max(skipped, failed, code)
 
 
@@ -69,7 +71,7 @@ def _together(run: SavedRun) -> bytes:
 def _planned(group: list[SavedRun], args: argparse.Namespace, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
     first, own = group[0], all(run.is_own for run in group)
-    if not own and "name" not in args.typed:  # the name that a settings file has is not the user's word
+    if not own and "runs" not in args.typed:  # the name that a settings file has is not the user's word
         raise BadInput(f"{origin.UNKNOWN}: resume it by name: --name {shlex.quote(first.name)}")
     if changed := [name for name in (*first.changed, *first.changed_benchmark) if name not in args.allow]:
         words = f"{first.name}: {', '.join(changed)} was changed or deleted since the run began: resuming with the "

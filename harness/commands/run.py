@@ -17,15 +17,15 @@ from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
 from harness.commands import reeval
+from harness.commands.launch import launch
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
 from harness.config.plan import Plan
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine.extension import Extension
-from harness.engine.session import launch
 from harness.errors import BadInput
-from harness.feature import extensions, how_to_get, takeovers
+from harness.feature import extensions, how_to_get, reported, takeovers
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
@@ -105,7 +105,7 @@ def execute(args: argparse.Namespace) -> int:
     if others:
         return others[0](args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, switched_on, html=args.html, observe=args.progress)
+    return launch(chosen, screen, switched_on, reported=partial(reported, args), observe=args.progress)
 
 
 def _reeval(args: argparse.Namespace) -> int:
@@ -118,6 +118,7 @@ def _reeval(args: argparse.Namespace) -> int:
     given = {
         **vars(args),
         "tasks_dir": tasks,
+        "runs": [args.name] if args.name else [],
         "benchmark": named,
         "reparse": False,
         "new_prices": False,

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_benchmark(parser)
     options.add(parser, "--ratio R", "share of the users, such as 0.2", type=options.share, required=True)
     options.add_sample_seed(parser, "for one seed, larger shares contain smaller ones")
-    options.add_platform(parser, "one platform; may be repeated (default: all that have tasks)")
+    options.add_platform(parser, "one subset; may be repeated (default: all that have tasks)")
     options.add_force(parser)
     options.add_folders(parser)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import anyio
 
+from harness.benchmarks import registry
 from harness.config.address import key_in
 from harness.config.options import add as add_option
-from harness.config.options import not_negative
+from harness.config.options import filled, not_negative
 from harness.errors import BadInput
 from harness.serve.app import Options, start
 from harness.serve.faults import GROUPS, FaultPlan
@@ -21,6 +22,8 @@ from harness.ui.streams import show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    words = "also serve the baselines of this benchmark: installed, FILE.py or package.module:Name"
+    parser.add_argument("benchmark", nargs="?", type=filled, metavar="BENCHMARK", help=words)
     add = partial(add_option, parser)
     kinds = "; ".join([f"{group} = {', '.join(members)}" for group, members in GROUPS.items()])
     add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1")
@@ -56,7 +59,8 @@ def options(args: argparse.Namespace) -> Options:
     key = key_in(args.api_key_file) if args.api_key_file is not None else None
     names = ("latency", "jitter", "max_concurrency", "seed", "imitate", "batch_seconds")
     plain = {name: getattr(args, name) for name in names}
-    return Options(faults=faults, key=key, **plain)
+    own = registry.served(registry.find(args.benchmark)) if args.benchmark else {}
+    return Options(faults=faults, key=key, baselines=own, **plain)
 
 
 async def _serve(wanted: Options, host: str, port: int) -> None:

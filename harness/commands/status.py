@@ -6,7 +6,6 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 
 import msgspec
@@ -23,19 +22,18 @@ from harness.cost import Cost
 from harness.cost import shown as money
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.model import JSON, Wave
-from harness.store.batches import submissions
+from harness.feature import features, pending
+from harness.model import JSON
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import bill_of
 from harness.ui.console import console
 from harness.ui.streams import show_json
-from harness.ui.words import plural
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
-COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost", "waves", "updated")
+COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost")
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
@@ -72,17 +70,18 @@ def _percent(row: JSON) -> int | None:
 def _print(rows: list[JSON]) -> None:
     """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
     table = Table(box=None, pad_edge=False)
-    there = {name: any(name in row for row in rows) for name in ("repeats", "waves")}
+    more = [feature.column for feature in features() if feature.column]
+    there = {name: any(name in row for row in rows) for name in ("repeats", *[column.name for column in more])}
     there["cost"] = any(_money(row["cost"]) for row in rows)
-    columns = [name for name in COLUMNS if there.get(name, True)]
+    columns = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
     for name in columns:
         table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
     for row in rows:
-        more = "+" if row["requests_without_usage"] else ""
+        plus = "+" if row["requests_without_usage"] else ""
         shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
-        shown |= {name: f"{row[name]}{more}" for name in TOKENS if row[name] is not None}
+        shown |= {name: f"{row[name]}{plus}" for name in TOKENS if row[name] is not None}
         shown["cost"] = _money(row["cost"])
-        shown |= {"waves": _waves_words(row["waves"])} if "waves" in row else {}
+        shown |= {column.name: column.words(row[column.name]) for column in more if column.name in row}
         table.add_row(*("" if shown.get(name) is None else str(shown[name]) for name in columns))
     screen = console()
     if not screen.is_terminal:
@@ -115,23 +114,14 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
-        **_waves(run),
+        **_of_features(run),
     }
 
 
-def _waves(run: SavedRun) -> JSON:
-    """Return how far a run by batches was when its process last looked; nothing for one without batches."""
-    if not (found := submissions(run.files.batches)):
-        return {}
-    left = [one for one in found if one.ended is None and run.manifest.state != COMPLETE]
-    requests, completed = sum([len(one.places) for one in left]), sum([one.completed for one in left])
-    wave = Wave(max([one.wave for one in found]), len(left), requests, completed)
-    return {"waves": asdict(wave)}
-
-
-def _waves_words(wave: JSON) -> str:
-    left = f" ({plural(wave['batches'], 'batch', 'batches')}, {wave['completed']}/{wave['requests']})"
-    return f"{wave['number']}{left if wave['batches'] else ''}"
+def _of_features(run: SavedRun) -> JSON:
+    """Return the members of a run's row that features have."""
+    columns = [feature.column for feature in features() if feature.column]
+    return {column.name: of for column in columns if (of := column.of(run.files, run.manifest)) is not None}
 
 
 def _usage(run: SavedRun) -> JSON:
@@ -146,7 +136,7 @@ def _usage(run: SavedRun) -> JSON:
         except BadInput:
             return _named({}, None)
         return _named(report.usage, report.cost or None)
-    bill = bill_of(run.files)
+    bill = bill_of(run.files).copy(pending(run.files))
     usage = bill.total
     named = {"untold": usage.requests_without_usage, **{name: getattr(usage, name) for name in USAGE[:3]}}
     return _named(named, counted_cost(manifest, bill))

@@ -13,7 +13,7 @@ from typing import Any
 from harness.benchmarks.files import content
 from harness.config import fields, providers
 from harness.defaults import CONCURRENCY_MOST
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 from harness.model import JSON
 
 FROM_CONFIG = "--config "
@@ -87,7 +87,7 @@ def _document(path: Path) -> JSON:
     try:
         import yaml
     except ImportError:
-        raise BadInput("--config needs the package PyYAML: pip install PyYAML") from None
+        raise BadInput(f"--config needs the package PyYAML: {to_install('PyYAML')}") from None
     try:
         data: Any = yaml.safe_load(content(path, LARGEST))
     except OSError as error:

@@ -49,7 +49,7 @@ def resolve(
         return None
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name, model)
-    provider = _provider(provider_name, book)
+    provider = provider_named(provider_name, book, args)
     baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or given or provider)
     found = None
     try:
@@ -113,12 +113,17 @@ def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedMo
     if args.queue is not None:
         if args.queue not in book.queues:
             known = ", ".join(book.queues) or "none"
-            raise BadInput(f"there is no queue {args.queue} in {book.files[-1]}: known are {known}")
+            where = options.source(args, "queue")
+            raise BadInput(f"{where}: there is no queue {args.queue} in {book.files[-1]}: known are {known}")
         found += book.queues[args.queue]
     if args.name and len(found) > 1:
-        raise BadInput("--name is for one model: in a queue of the providers file each entry can have a name")
+        where = options.source(args, "name")
+        raise BadInput(f"{where} is for one model: in a queue of the providers file each entry can have a name")
     if args.budget and (own := next((entry.model for entry in found if entry.budget), None)):
-        raise BadInput(f"--budget is for all runs together, and the queue gives {own} a budget of its own: use one")
+        raise BadInput(
+            f"{options.source(args, 'budget')} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
+            f"gives {own} a budget of its own: use one"
+        )
     names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
     twice = [name for name, count in names.items() if count > 1]
     if twice and not args.name:
@@ -129,11 +134,12 @@ def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedMo
     return found
 
 
-def _provider(name: str | None, book: Book) -> Provider | None:
+def provider_named(name: str | None, book: Book, args: Namespace) -> Provider | None:
     if name is None:
         return None
     if (provider := book.providers.get(name)) is None:
-        raise BadInput(f"unknown provider {name}: known are {', '.join(book.providers)}")
+        where, known = options.source(args, "provider"), ", ".join(book.providers)
+        raise BadInput(f"{where}: unknown provider {name}: known to {book.files[-1]} are {known}")
     try:
         quirks.checked(provider.adapt)
     except BadInput as error:

@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def add(parser: argparse._ActionsContainer, spec: str, words: str | None = None, **details: Any) -> None:
-    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--out DIR`."""
+    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--limit N`."""
     flags = [word for word in spec.split() if word.startswith("-")]
     if value := spec.split()[len(flags) :]:
         details["metavar"] = value[0]
@@ -55,15 +55,31 @@ def add_earlier(parser: argparse.ArgumentParser) -> None:
     add(parser, "--benchmark FILE.py", words, type=filled)
 
 
+def add_runs(
+    parser: argparse.ArgumentParser, words: str, kind: Callable[[str], str] | None = None, metavar: str = "RUN"
+) -> None:
+    """Add the names of runs, each by position or with `--name`; both are in `args.runs`."""
+    details: dict[str, Any] = {"type": kind or folder_name, "action": "extend", "default": [], "metavar": metavar}
+    parser.add_argument("runs", nargs="*", help=words, **details)
+    parser.add_argument("--name", nargs=1, dest="runs", help=f"the same as {metavar}; may be repeated", **details)
+
+
+def runs(args: argparse.Namespace) -> list[str]:
+    """Return the named runs. Raise `BadInput` if there are none."""
+    if not args.runs:
+        raise BadInput("name a run: `harness status` lists them")
+    return list(args.runs)
+
+
 def add_which(parser: argparse.ArgumentParser) -> None:
     """Add the options that select runs; without them, all."""
-    add(parser, "--name", "name of the run (its folder under the results)", type=folder_name)
+    add_runs(parser, "names of runs, their folders under the results (default: all)")
     add(parser, "--model", "the run of this model", type=filled)
     add_platform(parser, "one subset; may be repeated")
 
 
 def add_platform(parser: argparse.ArgumentParser, words: str) -> None:
-    add(parser, "--platform --subset P", words, type=filled, action="append")
+    add(parser, "--subset --platform NAME", words, type=filled, action="append", dest="platform")
 
 
 def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
@@ -71,7 +87,7 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
     wanted = {name.lower() for name in platforms or cls.subsets}
     if unknown := wanted - cls.subsets.keys():
         known = ", ".join(cls.subsets)
-        raise BadInput(f"{cls.name} has no platform {', '.join(sorted(unknown))}: known are {known}")
+        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: known are {known}")
     return [name for name in cls.subsets if name in wanted]
 
 
@@ -82,24 +98,35 @@ def add_benchmark(parser: argparse.ArgumentParser) -> None:
 
 
 def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """Return the benchmark among a command's words, before its own flags are defined: the first word that is neither an
-    option nor its value. An undefined option may take the next word, unless that is a benchmark."""
+    """Return the benchmark among a command's words, before its own flags are defined."""
+    return next(_positions(parser, words), defaults.BENCHMARK)
+
+
+def _positions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """Yield the words that are neither options nor their values. An undefined option may take the next word, unless
+    that is a benchmark."""
     known, left = parser._option_string_actions, deque(words)
     while left:
         option, _, value = left.popleft().partition("=")
         if not option.startswith("-"):
-            return option
+            yield option
+            continue
         action = known.get(option)
         takes_one = action.nargs != 0 if action else not (left and registry.is_name(left[0]))
         if takes_one and not value and left and not left[0].startswith("-"):
             left.popleft()
-    return defaults.BENCHMARK
 
 
 def destinations(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
-    """Return the destinations of the options that are among a command's words."""
-    known = (parser._option_string_actions.get(word.partition("=")[0]) for word in words)
-    return {action.dest for action in known if action}
+    """Return the destinations that a command's words set, by options or by position."""
+    by_option = (parser._option_string_actions.get(word.partition("=")[0]) for word in words)
+    by_position = parser._get_positional_actions() if any(_positions(parser, words)) else []
+    return {action.dest for action in (*by_option, *by_position) if action}
+
+
+def source(args: argparse.Namespace, dest: str) -> str:
+    """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
+    return str(args.places.get(dest) or f"--{dest.replace('_', '-')}")
 
 
 def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
@@ -116,10 +143,6 @@ def outputs(args: argparse.Namespace) -> Outputs:
     return Outputs(args.force, folder / "outputs" if folder else None)
 
 
-def add_page(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--no-html", "write no page (`report` can make it at any time)", dest="html", action="store_false")
-
-
 def add_json(parser: argparse.ArgumentParser) -> None:
     add(parser, "--json", "print JSON instead of a table", action="store_true")
 
@@ -130,7 +153,6 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
     )
     _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
-    add_page(parser)
     parser.set_defaults(progress=None)  # of the Python interface, instead of the display
     add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
     words = "go on even if almost none of the first answers can be used"
@@ -144,7 +166,7 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
     add(group, "--api-url --api_url --base-url URL", words, type=filled, action="append")
     add(group, "--api-key --api_key KEY", "visible in the process list: better use a file or a variable")
     add(group, "--api-key-file FILE", "a file that holds the key", type=Path)
-    add(group, "--provider NAME", "a provider in the providers file (docs/providers.md)", type=filled)
+    add(group, "--provider NAME", "a provider in the providers file", type=filled)
     words = "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)"
     add(group, "--providers FILE", words, type=Path)
     words = "additional header for every request; may be repeated"
@@ -178,12 +200,8 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--max-outage S", words, type=seconds)
     words = "seconds to wait for the first answer of an endpoint that is still loading (default: 0)"
     add(group, "--wait S", words, type=seconds_or_none)
-    words = "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)"
-    add(group, "--hedge N", words, type=hedge)
     words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
     add(group, "--budget AMOUNT", words, type=budget)
-    words = "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
-    add(group, "--batch", words, action=argparse.BooleanOptionalAction)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
 
@@ -201,7 +219,8 @@ def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:
         chosen = args.concurrency or _concurrency_of_environment()
         made["concurrency"] = None if chosen == AUTO else chosen
     if made["floor"] > made["ceiling"]:
-        raise BadInput(f"--auto-floor {made['floor']} is above --auto-ceiling {made['ceiling']}")
+        floor, ceiling = source(args, "floor"), source(args, "ceiling")
+        raise BadInput(f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})")
     return defaults.Tuning(**made)
 
 
@@ -259,7 +278,6 @@ signed_int = whole(-BITS_64, BITS_64 - 1)
 positive_float = finite(lambda number: number > 0, "a number above 0")
 not_negative = finite(lambda number: number >= 0, "a number from 0")
 seconds = finite(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
-hedge = finite(lambda number: number == 0 or 1 <= number <= 1000, "a number from 1 to 1000, or 0")
 seconds_or_none = finite(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
 power = finite(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
 difference = finite(lambda number: number >= 1e-6, "a number from 0.000001")

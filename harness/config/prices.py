@@ -97,17 +97,17 @@ def litellm_price(provider: str, model: str) -> Price | None:
     prompt, completion = (_per_million(entry, f"{side}_cost_per_token") for side in ("input", "output"))
     if prompt is None or completion is None:
         return None
-    in_batch = [_per_million(entry, f"{side}_cost_per_token_batches") for side in ("input", "output")]
-    batch = in_batch[0] / prompt if prompt and in_batch[0] is not None else None
-    if batch is not None and (round(batch, DIGITS) != batch or in_batch[1] != batch * completion):
-        batch = None  # not one factor of all prices
+    lower = [_per_million(entry, f"{side}_cost_per_token_batches") for side in ("input", "output")]
+    deferred = lower[0] / prompt if prompt and lower[0] is not None else None
+    if deferred is not None and (round(deferred, DIGITS) != deferred or lower[1] != deferred * completion):
+        deferred = None  # not one factor of all prices
     more = sorted(name for name in entry if "_above_" in name and name.startswith("input_cost_per_token"))
     return Price(
         currency="USD",
         prompt=prompt,
         completion=completion,
         cached=_per_million(entry, "cache_read_input_token_cost"),
-        batch=batch,
+        deferred=deferred,
         source=source,
         note=f"prompts up to {more[0].partition('_above_')[2].partition('_')[0]} tokens" if more else "",
     )

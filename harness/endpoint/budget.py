@@ -26,7 +26,6 @@ SAFE_START = SAFE_COMPLETION
 ENOUGH, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged by."""
 FREE = frozenset({"connect", "denied", "proxy", "replica", "unknown_host"})
-FREE |= {"batch_cancelled", "batch_expired", "batch_failed"}
 """Kinds of failed tries that reached no model, in addition to the statuses 4xx."""
 NOTHING = Decimal(0)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -20,7 +20,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from harness.endpoint.budget import Meter, Reservation
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
-from harness.endpoint.outage import LONGEST_PROBE, SILENCE, Outage, Span
+from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, SenderLost, TransportFault
@@ -32,6 +32,10 @@ PATIENCE_WITH_AN_ADDRESS = 5.0
 """Seconds for which an address that has never answered is tried before the run stops."""
 WAIT_FOR_AN_ADDRESS = 1.5
 """Seconds, at most, between tries of an address that has never answered."""
+LONGEST_SILENT_WAIT = 15.0
+"""Seconds, at most, between tries of a request while nobody is served; by then it is an outage, or the request."""
+TRIES_A_SECOND = 4.0
+"""How often those who find no server try at least, in all: it costs nobody, and a server that is back is soon seen."""
 LOADING = "if it is still loading, give --wait 600"
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
@@ -41,10 +45,6 @@ HINTS = {
 RETRY = retry_if_exception_type(TransportFault)
 """One for all: it holds a method of its own, a cycle that only the garbage collector frees."""
 
-HEDGED = "hedged"
-"""The kind of the warning for a request that is sent a second time before its first try has ended."""
-LEAST_TO_HEDGE, LOOK_SECONDS = 1.0, 1.0
-"""Seconds before which no second try is sent; those between two looks while too few replies say what is usual."""
 ABANDONED = TransportFault("abandoned", "this try was cancelled")
 """For the limiter: neither an answer nor a refusal, and possibly billed."""
 
@@ -53,22 +53,40 @@ QUESTION_SECONDS = 15.0
 SERVED_IN_A_ROW = 2
 """Questions, before and after a request's last try, that the endpoint has to answer before that user is given up."""
 
+
+class Notice(TransportFault):
+    """For `Warn`: what is no failed try, counted and logged by its kind."""
+
+
 Warn = Callable[[TransportFault, int], None]
-"""Called for every failed or `ABANDONED` try of a request, with its number, and for a second try that does not wait for
-the first (`HEDGED`)."""
+"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on one."""
 
 
-@dataclass(slots=True)
-class _Race:
-    """Two tries of one request: whether one was `sent`, and whether one has `won`."""
+class Rivals(Protocol):
+    """Tries of one request at the same time."""
 
-    sent: asyncio.Event = field(default_factory=asyncio.Event)
-    won: bool = False
+    def admitted(self) -> bool:
+        """Note that a try has its slot; return whether it is still wanted."""
+        ...
 
-    def start(self) -> bool:
-        """Note that a try has its slot; return whether it comes too late."""
-        self.sent.set()
-        return self.won
+    def answered(self) -> None:
+        """Note that a try has the reply, before another one can get its slot."""
+        ...
+
+
+class Try(NamedTuple):
+    """One try of a request of a user: its number, and its `rivals`, if it has some."""
+
+    body: Any
+    rank: int
+    user: str
+    number: int
+    warn: Warn
+    rivals: Rivals | None = None
+
+
+Trying = Callable[[Try], Awaitable[Reply]]
+"""Tries a request, when its turn comes. Raises `TransportFault`, and as `Caller.complete` does."""
 
 
 @dataclass(slots=True)
@@ -79,22 +97,18 @@ class Traffic:
     successes: int = 0
     retries: int = 0
     backing_off: int = 0
-    hedged: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    notices: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of a caller's patience: retries of one request; seconds without any answer at all; those to the first.
-
-    `hedge` times the 99th percentile is when a second try is sent; 0 for never.
-    """
+    """Bounds of a caller's patience: retries of one request; seconds without any answer at all; those to the first."""
 
     max_retries: int
     max_outage: float
     wait: float = 0.0
-    hedge: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,8 @@ class Question:
 class Caller(Generic[Body]):
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
 
-    `meter` counts requests towards a budget, if there is one. Without a `question`, a long silence decides that
+    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one. `meter`
+    counts requests towards a budget, if there is one. Without a `question`, a long silence decides that
     requests are bad where too few users fail for an outage.
     """
 
@@ -124,6 +139,8 @@ class Caller(Generic[Body]):
         meter: Meter | None = None,
         question: Question | None = None,
     ) -> None:
+        self.trying: Trying = self.attempt
+        self.at_once = 1
         self.meter = meter
         self.question = question
         self._turn = asyncio.Lock()
@@ -133,7 +150,7 @@ class Caller(Generic[Body]):
         self.outage = Outage(clock(), limits.wait > 0, min(SILENCE, limits.max_outage))
         self.limits = limits
         self.rng = rng or random.Random()
-        self._transport = transport
+        self.transport = transport
         self._clock = clock
         self.started = clock()
         self._sleep = sleep
@@ -155,21 +172,20 @@ class Caller(Generic[Body]):
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
-        begun = self._clock()
+        begun, first = self._clock(), Try(body, rank, user, failed_before + 1, warn)
         try:
-            if self.limits.hedge:
-                return await self._hedged(body, rank, user, failed_before + 1, warn)
-            return await self._try(body, rank, user, failed_before + 1, warn)
+            return await self.trying(first)
         except TransportFault as fault:
-            return await self._retry(body, rank, user, fault, warn, _Failures(self, user, failed_before, begun))
+            return await self._retry(first, fault, _Failures(self, user, failed_before, begun))
 
-    async def _try(self, body: Body, rank: int, user: str, number: int, warn: Warn, race: _Race | None = None) -> Reply:
+    async def attempt(self, one: Try) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
+        body, rank, user, number, warn, rivals = one
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
         if not limiter.at_once(tokens):
             await limiter.acquire(rank, tokens)
-        if race is not None and race.start():
+        if rivals is not None and not rivals.admitted():
             limiter.release(0.0, ABANDONED)
             raise asyncio.CancelledError
         reservation = None
@@ -179,7 +195,7 @@ class Caller(Generic[Body]):
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
         try:
-            received = await self._transport.send(body, user)
+            received = await self.transport.send(body, user)
         except TransportFault as error:
             fault = self._failed(error, user, start)
         except Denied as error:
@@ -194,8 +210,8 @@ class Caller(Generic[Body]):
         finally:
             now = clock()
             del self._in_flight[place]
-            if race is not None:
-                race.won |= received is not None
+            if rivals is not None and received is not None:
+                rivals.answered()
             if rates and fault is not ABANDONED:
                 rates.correct(tokens, *_used(received), now)
             if reservation is not None:
@@ -233,40 +249,6 @@ class Caller(Generic[Body]):
             rates.correct(tokens, 0.0, None, self._clock())
         self.limiter.release(0.0, ABANDONED)
 
-    async def _hedged(self, body: Body, rank: int, user: str, number: int, warn: Warn) -> Reply:
-        """Try once; send what takes `hedge` times the 99th percentile a second time, to whichever replica has room.
-
-        The first whole reply wins, and the other try is cancelled. Each takes a slot, and counts towards the rates. A
-        fault of one waits for the other.
-        """
-        race = _Race()
-        tries = {asyncio.create_task(self._try(body, rank, user, number, warn, race))}
-        try:
-            await race.sent.wait()
-            done, start = set[asyncio.Task[Reply]](), self._clock()
-            while not done and (left := self._until_second(start)) > 0.0:
-                done, _ = await asyncio.wait(tries, timeout=left)
-            if not done:
-                self.traffic.hedged += 1
-                warn(TransportFault(HEDGED, f"no reply within {self._clock() - start:.0f} s"), number)
-                tries.add(asyncio.create_task(self._try(body, rank, "", number + 1, warn, race)))
-            while True:
-                done, tries = await asyncio.wait(tries, return_when=asyncio.FIRST_COMPLETED)
-                ended = [one for one in done if not one.cancelled()]
-                ended.sort(key=lambda one: (one.exception() is not None, _faulty(one)))  # a reply before any error
-                if ended and not (tries and _faulty(ended[0])):
-                    return ended[0].result()
-        finally:
-            for one in tries:
-                one.cancel()
-            await asyncio.gather(*tries, return_exceptions=True)
-
-    def _until_second(self, start: float) -> float:
-        """Return the seconds until a request that was sent at `start` may be sent again, or until another look."""
-        if (tail := self.latency.tail) is None:
-            return LOOK_SECONDS
-        return start + max(LEAST_TO_HEDGE, self.limits.hedge * tail) - self._clock()
-
     @property
     def oldest(self) -> float | None:
         """Return the age of the request that is in flight for longest, in seconds; None without any."""
@@ -280,9 +262,7 @@ class Caller(Generic[Body]):
         old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
         return [(place, user, now - start) for place, (start, user) in old if user]
 
-    async def _retry(
-        self, body: Body, rank: int, user: str, first: TransportFault, warn: Warn, record: _Failures
-    ) -> Reply:
+    async def _retry(self, one: Try, first: TransportFault, record: _Failures) -> Reply:
         """Make the tries after a failed first one, which is the first attempt so that the pauses count right."""
         before = number = len(record.failures)
         tries = AsyncRetrying(retry=RETRY, stop=record.exhausted, wait=record.wait, sleep=record.pause, reraise=True)
@@ -294,12 +274,10 @@ class Caller(Generic[Body]):
                 if number == before + 1:
                     raise first
                 self.traffic.retries += 1
-                if self.limits.hedge:
-                    return await self._hedged(body, rank, user, number, warn)
-                return await self._try(body, rank, user, number, warn)
+                return await self.trying(one._replace(number=number))
             except TransportFault as fault:
                 record.failed(fault)
-                warn(fault, number)
+                one.warn(fault, number)
                 await self._find_cause(record, fault)
                 raise
 
@@ -313,11 +291,12 @@ class Caller(Generic[Body]):
     async def _find_cause(self, record: _Failures, fault: TransportFault) -> None:
         """Ask the endpoint for a token where only tries that fail could tell an outage from a bad request.
 
-        That is in an outage, and in a silence that takes a request to its last tries. Raise `EndpointStopped` after an
-        outage that is longer than allowed.
+        That is in an outage, and in a silence that takes a request to its last tries or is longer than an outage may
+        be (one or two users alone declare none). Raise `EndpointStopped` after an outage that is longer than allowed.
         """
         outage, now = self.outage, self._clock()
-        if (outage.active and not outage.awaited) or (record.needs_question() and not fault.asks_to_wait):
+        in_doubt = record.needs_question() or now - outage.last_success >= self.limits.max_outage
+        if (outage.active and not outage.awaited) or (in_doubt and not fault.asks_to_wait):
             served = await self._serves(now, fault)
             record.served = record.served + 1 if served else 0
             now = self._clock()
@@ -523,7 +502,9 @@ class _Failures:
         seconds = full_jitter(failures, self._last.retry_after, caller.rng)
         if self._last.retry_after is None and undecided > 1:  # nobody is served whom it could be in the way of
             left = outage.last_success + caller.limits.max_outage - caller._clock()
-            seconds = min(seconds, LONGEST_PROBE, left if left > 0 else LONGEST_PROBE)
+            often = max(PROBE_SECONDS, caller.traffic.backing_off / TRIES_A_SECOND)
+            most = often if self._last.unreachable else LONGEST_SILENT_WAIT
+            seconds = min(seconds, most, left if left > 0 else most)
         return seconds
 
     async def pause(self, seconds: float) -> None:
@@ -560,10 +541,6 @@ def full_jitter(failures: int, requested: float | None, rng: random.Random) -> f
     """
     wait = rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
     return wait if requested is None else max(wait, requested + wait * 0.1)  # requests with the same time spread out
-
-
-def _faulty(one: asyncio.Task[Reply]) -> bool:
-    return isinstance(one.exception(), TransportFault)
 
 
 def _used(received: Received | None) -> tuple[float | None, float | None]:

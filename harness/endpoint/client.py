@@ -189,7 +189,7 @@ class Client:
         return Received(completion, self._shown, first_token)
 
     def judged(self, status: int, reply: JSON, body: bytes) -> Received:
-        """Return what the reply to `body` settles that a batch's results contain. Raise as `send` does."""
+        """Return what the reply to `body` settles that came in another way than by `send`. Raise as `send` does."""
         try:
             if 200 <= status < 300:
                 completion = replies.completion_of(reply)

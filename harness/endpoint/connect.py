@@ -20,7 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from harness.endpoint.address import Address, check, public_url
 from harness.endpoint.pool import Reusing
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 
 SOCKS = {"socks": (5, True), "socks5": (5, False), "socks5h": (5, True), "socks4": (4, False), "socks4a": (4, True)}
 """Scheme of a proxy: version, and whether the proxy resolves names (curl's manual, CURLOPT_PROXY). `socks` is what
@@ -69,7 +69,7 @@ def connection(address: Address, connections: int) -> Connection:
         socks: Any = import_module("aiohttp_socks")
     except ImportError:
         raise BadInput(
-            f'{name} names a SOCKS proxy, for which a package is missing: pip install "behavior-harness[socks]"'
+            f"{name} names a SOCKS proxy, for which a package is missing: {to_install('behavior-harness[socks]')}"
         ) from None
     errors = (socks.ProxyError, socks.ProxyConnectionError, socks.ProxyTimeoutError)
     return Connection(_by_socks(socks, urlsplit(proxy), options), way, via=proxy, errors=errors)

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SILENCE, FAILURES, USERS = 20.0, 10, 3
-FIRST_PROBE, LONGEST_PROBE = 1.0, 15.0
-"""Seconds between probes: doubling from the first to the longest."""
+PROBE_SECONDS = 2.0
+"""Between two probes. What a run loses after an outage is this at most: its first success wakes everybody."""
 SEVERAL = 2
 """Users whose requests fail in one silence before it is taken for the endpoint's; one request fails by itself."""
 REMEMBERED = 4096
@@ -50,7 +50,6 @@ class Outage:
     _first_sent: float = float("inf")
     _failures: int = 0
     _first_failures: dict[str, float] = field(default_factory=dict)
-    _probe: float = FIRST_PROBE
     _due: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -97,14 +96,13 @@ class Outage:
         """Note that the endpoint answers, whosever requests fail; return whether that ended an outage."""
         over = self.active
         self.last_success, self.active, self.silent, self.unanswered = now, False, False, False
-        self._failures, self._probe, self._due = 0, FIRST_PROBE, now
+        self._failures, self._due = 0, now
         return over
 
     def next_probe(self, now: float) -> float:
         """Return the seconds from a failure to the next probe; a failure before a probe is due was not a probe's."""
         if now >= self._due:
-            self._due = now + self._probe
-            self._probe = min(2 * self._probe, LONGEST_PROBE)
+            self._due = now + PROBE_SECONDS
         return self._due - now
 
     def lasted(self, now: float) -> float:

@@ -257,9 +257,14 @@ class Adapted:
         self._unwanted = ({"stream"} if stream == "off" else set()) | (WITHOUT_SCHEMA if needs_schema else set())
         self.quirks = checked(known) - self._unwanted
         self.on_learned = on_learned
-        self._transport = transport
+        self.transport = transport
         self._stream = stream
         self._given = frozenset(given)
+
+    def over(self, transport: Transport[bytes]) -> Adapted:
+        """Return the same, with the quirks that are known now, over another transport, which does not stream."""
+        needs_schema = self._unwanted >= WITHOUT_SCHEMA
+        return Adapted(transport, self.quirks, "off", self.on_learned, self._given, needs_schema)
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try once, or as often as it takes to learn. Raise what the transport raises.
@@ -269,7 +274,7 @@ class Adapted:
         """
         quirks = self.quirks
         try:
-            return await self._transport.send(self._adapted(body, quirks), user)
+            return await self.transport.send(self._adapted(body, quirks), user)
         except (Rejected, TransportFault) as refusal:
             if self._taught(quirks, refusal, body) is None:
                 raise
@@ -301,7 +306,7 @@ class Adapted:
                 quirks |= {name}
             sent = quirks
             try:
-                received = await self._transport.send(self._adapted(body, sent), user)
+                received = await self.transport.send(self._adapted(body, sent), user)
             except (Rejected, TransportFault) as another:
                 refusal = another
                 continue

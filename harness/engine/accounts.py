@@ -15,22 +15,20 @@ from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan
-from harness.cost import TOKENS, Cap, Price
-from harness.endpoint.batches import BatchApi
+from harness.cost import HOW_TO_PRICE, TOKENS, Cap, Price
 from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
-from harness.engine.batches import Batches
 from harness.engine.extension import Extension
 from harness.engine.lane import Lane, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
 from harness.errors import BadInput, MachineError
-from harness.store.batches import outstanding
+from harness.feature import pending
 from harness.store.ledger import Ledger, LedgerEntries
 from harness.store.manifest import part_of
 
@@ -108,6 +106,13 @@ class Opening:
     extensions: Sequence[Extension] = ()
 
     @property
+    def slots(self) -> Slots:
+        slots = self.account.slots
+        for extension in self.extensions:
+            slots = extension.limiting(self.plan, self.runs, slots)
+        return slots
+
+    @property
     def route(self) -> Route:
         plan = self.plan
         return Route(
@@ -142,8 +147,8 @@ def check_budget(plan: Plan, price: Price | None) -> Cap | None:
         return None  # a baseline costs nothing
     if price is None:
         raise BadInput(
-            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: give one "
-            "in a providers file (docs/providers.md), or a budget in tokens"
+            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: write "
+            f"{HOW_TO_PRICE}, or a budget in tokens"
         )
     if price.currency != cap.unit:
         raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {price.currency}, the budget is in {cap.unit}")
@@ -179,8 +184,8 @@ def meters(
 
 
 def _spent(run: Run, cap: Cap) -> Decimal:
-    """Return what a run's replies took at most, in the unit of a cap, and what it has reserved for batches."""
-    reserved = sum([one.reserved_of(cap.unit) for one in outstanding(run.store.files)], Decimal(0))
+    """Return what a run's replies took at most, in the unit of a cap, and what is reserved for those to come."""
+    reserved = sum([one.reserved for one in pending(run.store.files) if one.unit == cap.unit], Decimal(0))
     bill = run.store.bill.copy()
     bill.forgive()
     cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
@@ -206,15 +211,13 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
     endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
     clients, lanes = Clients(), []
     for one in openings:
-        batch = one.plan.tuning.batch
-        limiter = Limiter(_slots_for_all(one.runs) if batch else one.account.slots)
+        limiter = Limiter(one.slots)
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
         transport, where = await open_transport(one.route, addresses, clients, listener, held)
-        api = BatchApi(clients[one.account.number, addresses[0]]) if batch else None
         question = Question(transport, one.plan.sampling.question())
-        lanes.append(lane_of(one, findings, limiter, transport, where, play_here, question, api))
+        lanes.append(lane_of(one, findings, limiter, transport, where, play_here, question))
     return lanes
 
 
@@ -226,14 +229,11 @@ def lane_of(
     where: Callable[[str], str],
     play: Play,
     question: Question | None,
-    api: BatchApi | None = None,
 ) -> Lane:
-    """Return the lane of an opening, which goes by batches where there is an `api` for them."""
-    plan, tuning, route = one.plan, one.plan.tuning, one.route
-    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait, tuning.hedge)
-    caller, batches = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question), None
-    if api is not None:
-        batches = Batches(api, caller, findings, known=route.known, given=route.given, clock=time.monotonic)
+    """Return the lane of an opening."""
+    plan, tuning = one.plan, one.plan.tuning
+    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
+    caller = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question)
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
     return Lane(
@@ -247,11 +247,5 @@ def lane_of(
         where=where,
         play=play,
         extensions=one.extensions,
-        batches=batches,
         allow_invalid=plan.allow_invalid or plan.found is None,
     )
-
-
-def _slots_for_all(runs: Sequence[Run]) -> Slots:
-    """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
-    return Slots(FixedControl(sum([len(run.remaining) for run in runs])), time.monotonic)

@@ -10,7 +10,7 @@ from harness.endpoint.limiter import Slots
 from harness.engine.lane import Lane
 
 STARTS_AT_ONCE = 64
-"""Users that start before others have a turn; with batches all start at once."""
+"""Users that start before others have a turn; where all advance together they start at once."""
 
 
 class Dispatch:

@@ -3,25 +3,45 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
-from harness.model import Snapshots
+from harness.cost import Rate
+from harness.endpoint.limiter import Slots
+from harness.model import Load, Snapshots
 from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:
+    from harness.endpoint.caller import Trying
     from harness.engine.accounts import OpenLanes
-    from harness.engine.lane import Play, Send, Settle
+    from harness.engine.lane import Lane, Play, Send, Settle
     from harness.engine.run import Run
     from harness.engine.session import PlayAlone, Session
 
 Observe = Callable[[Snapshots], None]
 Say = Callable[[str], None]
 """Prints a line."""
+
+
+class Companion(Protocol):
+    """A feature's part in one lane, in the background."""
+
+    async def serve(self) -> None:
+        """Work until it is cancelled, once the last user has ended."""
+        ...
+
+    def flushed(self) -> None:
+        """Note that every reply is saved, after the last user has ended."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """Return what the display shows instead of requests in flight, where all users advance together."""
+        ...
 
 
 class Extension:
@@ -50,6 +70,22 @@ class Extension:
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         """Note in the manifest of a run what this session adds; `old` is that of the session before."""
 
+    def rated(self, plan: Plan, rate: Rate) -> Rate:
+        """Take part in which price a plan's requests have."""
+        return rate
+
+    def expected(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+        """Yield what to know of a plan before its first request; `longest` returns the most steps that a user has."""
+        return ()
+
+    def limiting(self, plan: Plan, runs: Sequence[Run], slots: Slots) -> Slots:
+        """Take part in how many requests are in flight at once."""
+        return slots
+
+    def joining(self, lane: Lane) -> Companion | None:
+        """Return what works next to the users of a lane."""
+        return None
+
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         """Act before unfinished sessions are played; return those that are still to be played."""
         return sessions
@@ -74,6 +110,14 @@ class Extension:
         """Take part in how a request is sent until it is answered."""
         return send
 
+    def trying(self, lane: Lane, trying: Trying) -> Trying:
+        """Take part in each try of the requests of a lane."""
+        return trying
+
     def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:
         """Take part in what gets the snapshots."""
         return nullcontext(observe)
+
+    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+        """Yield what to know of the runs of a plan that has stopped early."""
+        return ()

@@ -18,7 +18,7 @@ from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost
 from harness.errors import shown
-from harness.feature import features
+from harness.feature import features, pending
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.tasks import TaskIndex
@@ -113,7 +113,7 @@ def _count(run: Run) -> int:
         manifest.provenance["reused"] = dict(store.reused)
     failed = store.failed_users(run.index, run.expected)
     manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
-    manifest.cost = msgspec.to_builtins(counted_cost(manifest, store.whole_bill()))
+    manifest.cost = msgspec.to_builtins(counted_cost(manifest, store.bill.copy(pending(store.files))))
     return failed
 
 
@@ -158,8 +158,6 @@ def _notes(run: Run) -> Iterator[str]:
             yield f"{words[0].upper()}{words[1:]}."
     for feature in features():
         yield from feature.notes(manifest)
-    if hedged := manifest.tuning.get("hedged"):
-        yield f"--hedge sent {hedged} slow requests a second time, so some of them may have been billed twice."
 
 
 def _described(manifest: Manifest) -> JSON:

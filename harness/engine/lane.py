@@ -20,11 +20,10 @@ import numpy as np
 
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.budget import may_be_billed
-from harness.endpoint.caller import ABANDONED, HEDGED, Caller, Warn
+from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn
 from harness.engine.answers import Answers, Judgement, judgement
-from harness.engine.batches import Batches
 from harness.engine.commit import GroupCommit
-from harness.engine.extension import Extension
+from harness.engine.extension import Companion, Extension
 from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
@@ -59,9 +58,8 @@ class Lane:
     `elsewhere` is what a schedule says of other processes that play its users. `ending` is why it stopped early, else
     None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
-    `play` plays a user, by default in this process. `extensions` take part in how requests are settled. `batches`
-    settle the requests instead of the caller, which then has the counts alone. With `allow_invalid` it goes on, however
-    few answers can be used.
+    `play` plays a user, by default in this process. `extensions` take part in how requests are settled. With
+    `allow_invalid` it goes on, however few answers can be used.
     """
 
     def __init__(
@@ -77,11 +75,9 @@ class Lane:
         where: Callable[[str], str] = lambda user: "",
         play: Play | None = None,
         extensions: Sequence[Extension] = (),
-        batches: Batches | None = None,
         allow_invalid: bool = False,
     ) -> None:
         self.caller = caller
-        self.batches = batches
         self._player = play or play_here
         self.runs = findings.runs
         self.elsewhere: JSON = {}
@@ -90,7 +86,7 @@ class Lane:
         self.over = False
         self.answers = Answers(allow_invalid)
         self.commit = GroupCommit([run.store for run in self.runs], power)
-        self.settle: Settle = self._settle if batches is None else batches.settle
+        self.settle: Settle = self._settle
         self.send: Send = self._send
         for extension in extensions:
             self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
@@ -104,21 +100,24 @@ class Lane:
         repeats = [at % run.index.repeats for run, at in zip(self.runs, positions, strict=True)]
         self.schedule = Schedule(self._steps, seed, np.concatenate(repeats))
         self.progress = Progress(name, findings, caller, requested, clock, power, where)
-        self._findings = findings
+        self.findings = findings
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
         for run in self.runs:
             for user, _ in run.failed_tries:
                 caller.outage.failed_before(user)
+        for extension in extensions:
+            caller.trying = extension.trying(self, caller.trying)
+        self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
 
     async def run(self) -> None:
         """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self.commit.serve)
-                if self.batches:
-                    background.start_soon(self.guarded, partial(self.batches.serve, self._all_wait, self.commit.saved))
+                for companion in self._companions:
+                    background.start_soon(self.guarded, companion.serve)
                 await self._all_started.wait()
             background.cancel_scope.cancel()
         if not isinstance(self.ending, MachineError):
@@ -135,13 +134,8 @@ class Lane:
         for run in self.runs:
             run.store.landed()
         await self.commit.flush()
-        if self.batches:
-            self.batches.finish()
-
-    def _all_wait(self) -> bool:
-        """Return whether every user has started, and each that has not ended waits for a batch."""
-        assert self.batches is not None
-        return not self.schedule and self.batches.users_waiting >= self.in_play
+        for companion in self._companions:
+            companion.flushed()
 
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
@@ -203,9 +197,9 @@ class Lane:
     def snapshot(self) -> Snapshot:
         longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
-        wave = self.batches.wave if self.batches else None
+        load = tuple([piece for companion in self._companions for piece in companion.load])
         left, unusable = self.schedule.remaining_steps, tuple(self.answers.unusable.most_common())
-        return self.progress.snapshot(left, longest, stopping, self.over, wave, unusable)
+        return self.progress.snapshot(left, longest, stopping, self.over, load, unusable)
 
     async def guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do some work; an error after which no user can go on ends the lane, or all lanes."""
@@ -217,7 +211,7 @@ class Lane:
     def note(self, what: str, detail: str) -> None:
         """Show a finding, and log it."""
         try:
-            self._findings.note(what, detail)
+            self.findings.note(what, detail)
         except MachineError as error:
             self.stop(error, grace=0.0)
 
@@ -226,7 +220,7 @@ class Lane:
         new = any(quirk not in run.manifest.provenance["quirks"] for run in self.runs)
         try:
             if new:
-                self._findings.learned(quirk, words)
+                self.findings.learned(quirk, words)
         except MachineError as error:
             self.stop(error, grace=0.0)
         return new
@@ -330,7 +324,7 @@ class Lane:
         for warning in fresh:
             run.store.event("warning", detail=warning)
             run.warnings += [warning] if warning not in run.warnings else []
-            self._findings.show(warning)
+            self.findings.show(warning)
 
 
 @dataclass(slots=True, eq=False)
@@ -384,7 +378,7 @@ class User:
         """Log that a request of so many bytes may be billed, while it is in flight."""
         if not self.run.is_billed:
             return nullcontext()
-        return self.run.store.in_flight(size, 2 if self.lane.caller.limits.hedge else 1)
+        return self.run.store.in_flight(size, self.lane.caller.at_once)
 
     def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
         """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
@@ -396,10 +390,8 @@ class User:
             if billed:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
             return None
-        if fault.kind == HEDGED:
-            tuning = run.manifest.tuning
-            tuning["hedged"] = tuning.get("hedged", 0) + 1
-            return run.store.event(HEDGED, **self.about, detail=fault.detail, try_number=number)
+        if isinstance(fault, Notice):
+            return run.store.event(fault.kind, **self.about, detail=fault.detail, try_number=number)
         which = {"request": request} if request and not fault.asks_to_wait else {}  # being asked to wait is no failure
         details = {"kind": fault.kind, "detail": fault.detail, "try_number": number, **which, **billed}
         run.store.event("retry", **self.about, **details)

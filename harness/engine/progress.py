@@ -12,7 +12,8 @@ from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
 from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
-from harness.model import JSON, AtRisk, Money, Snapshot, Warned, Wave
+from harness.feature import features
+from harness.model import JSON, AtRisk, Load, Money, Snapshot, Warned
 from harness.ui.streams import tell
 
 STRAGGLERS_NAMED = 3
@@ -147,9 +148,9 @@ class Progress:
                 self._findings.log("straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user))
         if stragglers and not self._noted:
             advice = [f"a request that hangs ends after --timeout {self._timeout:g}"]
-            advice += ["--hedge 3 sends a second try"] if not self._caller.limits.hedge else []
+            advice += [feature.against_stragglers for feature in features()] if self._caller.at_once == 1 else []
             advice += ["--stream on shows stalls and ends them"] if self._tuning.get("stream") != "on" else []
-            self._findings.show("; ".join(advice))
+            self._findings.show("; ".join(filter(None, advice)))
         self._noted.update([place for place, *_ in stragglers])
 
     def _hanging(self, stragglers: Sequence[tuple[int, str, float]]) -> list[Warned]:
@@ -195,18 +196,18 @@ class Progress:
         longest: int,
         stopping: str | None,
         over: bool,
-        wave: Wave | None = None,
+        load: Load = (),
         unusable: tuple[tuple[str, int], ...] = (),
     ) -> Snapshot:
         """Return the state of now. `steps` remain of all users, `longest` of the user with the longest chain;
-        `stopping` is why the lane ends early, if it does; `over` means that it has ended; `unusable` are new answers
-        by kind."""
+        `stopping` is why the lane ends early, if it does; `over` means that it has ended; `load` is as in a snapshot;
+        `unusable` are new answers by kind."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         queued = self._caller.meter.waiting if self._caller.meter else 0
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.outage.lasted(now)
         stragglers = self._caller.stragglers()
-        eta, at_most, chain_bound = self._to_go(steps, longest, rate, stragglers, wave)
+        eta, at_most, chain_bound = self._to_go(steps, longest, rate, stragglers, bool(load))
         warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
         return Snapshot(
             name=self.name,
@@ -225,7 +226,7 @@ class Progress:
             requests=traffic.requests,
             replayed=self.replayed,
             retries=traffic.retries,
-            hedged=traffic.hedged,
+            notices=tuple(traffic.notices.most_common()),
             prompt_tokens=traffic.prompt_tokens,
             completion_tokens=traffic.completion_tokens,
             rate=rate,
@@ -247,23 +248,23 @@ class Progress:
             over=over,
             awaited=self._caller.wait_left if outage else 0.0,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
-            wave=wave,
+            load=load,
             unusable=unusable,
         )
 
     def _to_go(
-        self, steps: int, longest: int, rate: float, stragglers: Sequence[tuple[int, str, float]], wave: Wave | None
+        self, steps: int, longest: int, rate: float, stragglers: Sequence[tuple[int, str, float]], together: bool
     ) -> tuple[float | None, bool, bool]:
         """Return the seconds to go, whether they are only an upper bound (a request hangs), and whether the longest
-        chain determines them."""
+        chain determines them: always, where all users advance together."""
         mean, per_step = self._caller.latency.mean, self._replies_per_step
         step_seconds = mean if mean is None or per_step is None else mean * per_step
         eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, self._caller.outage.active)
         oldest = None if stragglers else self._caller.oldest
         if eta is not None and oldest is not None and (left := self._caller.latency.left(oldest)) > eta:
             eta, chain_bound = left, False
-        if wave is not None and step_seconds is not None:
-            eta, chain_bound = longest * step_seconds, True  # a step of all users takes a wave
+        if together and step_seconds is not None:
+            eta, chain_bound = longest * step_seconds, True  # a step of one is a step of all
         bound = self._timeout - stragglers[0][2] + longest * (step_seconds or 0.0) if stragglers else 0.0
         if eta is not None and bound > eta:
             return bound, True, False

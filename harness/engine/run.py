@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
 
 from harness import defaults
 from harness.benchmark import Benchmark, Task, kept_files
@@ -23,34 +22,21 @@ from harness.config.plan import Plan, sampling_again
 from harness.cost import Bill, Cost, Price, Rate
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.endpoint.request_body import Sampling
+from harness.engine.events import Changed, Emit, Opened, Replaced
 from harness.engine.extension import Extension
 from harness.engine.files import now
 from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
 from harness.errors import BadInput, MachineError
+from harness.feature import counts, features
 from harness.model import SubsetProgress
-from harness.store.batches import outstanding
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
 from harness.store.run import RunFiles, RunStore, shown
 from harness.store.tasks import TaskIndex
-from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "reused"}
+NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
-
-KEPT_TUNING: tuple[Literal["learned_limit", "hedged"], ...] = ("learned_limit", "hedged")
-"""What sessions found out or counted, in addition to what a command gives."""
-
-BATCHES = "batches"
-GIVE_UP = f"--no-batch --allow {BATCHES}"
-"""How a run goes on without the replies of its batches, and pays for these requests again."""
-
-SHORT = 200
-"""Longest value shown in a note, in characters: a manifest may be from another user."""
-
-PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
-"""How text with names and paths is printed: unchanged."""
 
 
 @dataclass(eq=False)
@@ -193,37 +179,24 @@ def open_run(
     index: TaskIndex,
     store: RunStore,
     label: str,
-    console: Console,
+    emit: Emit,
     extensions: Sequence[Extension] = (),
 ) -> Run:
     """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
-    files, old, provenance = store.files, store.manifest(), plan.provenance()
-    if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
-        console.print(f"{label}: an earlier configuration has no results; this one replaces it", **PLAIN)
-        old = None
+    files, provenance = store.files, plan.provenance()
+    old = _old(plan, files, store.manifest(), label, emit)
     if old is not None:
         for name, (before, after) in differences(old.provenance, provenance).items():
             if name.partition(".")[0] not in NOT_REPORTED:
-                console.print(f"{label}: note: {name} was {_short(before)}, is now {_short(after)}", **PLAIN)
-    elif files.results.exists() and files.results.stat().st_size:
-        raise BadInput(
-            f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
-            "so give this run a --name of its own"
-        )
-    if old is not None and (had := old.repeats) > plan.repeats:
-        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
-    if old is not None and plan.primary not in (None, began := old.provenance.get("primary")):
-        kept = f"began with --primary {began}" if began else "began without --primary"
-        raise BadInput(
-            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
-        )
+                emit(Changed(label, name, before, after))
     selected = index.selected(plan.selection)
     if not selected.any():
         raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
     manifest = _manifest(plan, files.subset, provenance, index, old)
-    before = manifest.price
-    store.rate = Rate(manifest.take_price(plan.price), plan.tuning.batch)
+    last_price = manifest.price
+    store.rate = Rate(manifest.take_price(plan.price))
     for extension in extensions:
+        store.rate = extension.rated(plan, store.rate)
         extension.opened(plan, manifest, old)
     if old is None:
         manifest.save(files.manifest)  # before any results: results without a manifest are another program's
@@ -235,19 +208,45 @@ def open_run(
         or old.tasks.get("truth", "") != plan.benchmark.task_files.truth_sha256
         or store.outside() > 0
     )
-    for words in _state(run, old, before, index.users(done & ~selected)):
-        console.print(f"{label}: {words}", **PLAIN)
+    emit(_opened(run, last_price, index.users(done & ~selected)))
     if len(run.remaining):
-        if (left := outstanding(files)) and not plan.tuning.batch and BATCHES not in plan.allowed:
-            left_there = plural(len(left), "batch", "batches")
-            raise BadInput(f"{label}: {left_there} of it may be at the provider: use --batch, or {GIVE_UP}")
-        check_measure(plan.benchmark, run.task(int(run.remaining[0])))
-        manifest.state, manifest.results_sha256 = RUNNING, None
-        manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
-        store.set_aside_report()
-        store.keep_files(kept_files(plan.benchmark))
-        manifest.save(files.manifest)
+        _go_on(run, plan)
     return run
+
+
+def _old(plan: Plan, files: RunFiles, old: Manifest | None, label: str, emit: Emit) -> Manifest | None:
+    """Return the manifest that a plan goes on from, None for a new run. Raise `BadInput` if it cannot go on so."""
+    if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
+        emit(Replaced(label))
+        old = None
+    if old is None:
+        if files.results.exists() and files.results.stat().st_size:
+            raise BadInput(
+                f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
+                "so give this run a --name of its own"
+            )
+        return None
+    if (had := old.repeats) > plan.repeats:
+        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
+    if plan.primary not in (None, began := old.provenance.get("primary")):
+        kept = f"began with --primary {began}" if began else "began without --primary"
+        raise BadInput(
+            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
+        )
+    return old
+
+
+def _go_on(run: Run, plan: Plan) -> None:
+    """Begin to play users who are left, as the run's manifest now is."""
+    manifest, store = run.manifest, run.store
+    for feature in features():
+        feature.check(store.files, manifest, plan.allowed)
+    check_measure(plan.benchmark, run.task(int(run.remaining[0])))
+    manifest.state, manifest.results_sha256 = RUNNING, None
+    manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
+    store.set_aside_report()
+    store.keep_files(kept_files(plan.benchmark))
+    manifest.save(store.files.manifest)
 
 
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
@@ -293,7 +292,9 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
             for name, (a, b) in differences(old.identity, made.identity).items()
         ]
         made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        made.tuning |= cast(Tuning, {name: old.tuning[name] for name in KEPT_TUNING if name in old.tuning})
+        made.tuning |= cast(Tuning, dict(counts(old)))
+        if learned := old.tuning.get("learned_limit"):
+            made.tuning["learned_limit"] = learned
         made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
         made.times = {**made.times, **old.times}
         made.cost = old.cost
@@ -306,28 +307,19 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     return made
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
-
-
-def _state(run: Run, old: Manifest | None, before: Price | None, extra: int) -> Iterator[str]:
-    """Yield what a user should know about the files as they were found; `extra` users are outside the share, and
-    `before` is the price of earlier replies."""
-    if run.store.torn:
-        yield f"{run.store.torn} torn lines were moved to *.torn; their users or replies will be requested again"
-    if outside := run.store.outside():
-        yield f"{outside} records are of users whose task has changed or gone; they are not counted"
-    if extra:
-        yield f"{extra} users of this run are outside the requested share; they stay in the run"
+def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:
+    """Return how the files were found; `before` is the price of earlier replies."""
     price = run.manifest.price
-    if before and price and before not in (price, price.in_batch):
-        yield (
-            f"note: the price is now {price.described}, and was {before.described}: each reply costs what was in force "
-            "when it was requested (`reeval --new-prices` takes the new price for all)"
-        )
-    if old is not None and len(run.remaining) and run.users_done:
-        yield f"resuming: {run.users_done} of {run.users} users are done"
+    changed = before and price and before not in (price, price.when_deferred)
+    resumed = not run.is_new and len(run.remaining) and run.users_done
+    return Opened(
+        run.label,
+        torn=run.store.torn,
+        outside=run.store.outside(),
+        beyond_share=beyond_share,
+        prices=(before, price) if changed and before and price else None,
+        resumed=(run.users_done, run.users) if resumed else None,
+    )
 
 
 def check_disk(runs: Sequence[Run]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from harness import defaults
 from harness.benchmark import Benchmark
+from harness.benchmarks import registry
 from harness.endpoint.address import Address
 from harness.endpoint.client import Client
 from harness.endpoint.quirks import Adapted
@@ -60,8 +61,7 @@ async def embedded(classes: Iterable[type[Benchmark]], held: AsyncExitStack) -> 
 
     found: dict[type[Benchmark], tuple[Address, ...]] = {}
     for cls in needed:
-        own = {f"{defaults.BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
-        endpoint = await start(Options(baselines=own, strict=False))
+        endpoint = await start(Options(baselines=registry.served(cls), strict=False))
         held.push_async_callback(endpoint.close)
         found[cls] = (Address(endpoint.url, called=defaults.EMBEDDED),)
     return found

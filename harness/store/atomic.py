@@ -11,7 +11,7 @@ import io
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -102,6 +102,16 @@ def make_folder(folder: Path, disk: Disk = DISK) -> None:
     except OSError as error:
         raise MachineError(f"cannot make {folder}: {error.strerror}") from error
     sync_folder(folder.parent, disk)
+
+
+def remove_folder(folder: Path, names: Collection[str]) -> None:
+    """Remove a folder that has only files of these names, as far as it can be; leave one that has others as it is."""
+    with suppress(OSError):
+        there = os.listdir(folder)
+        if set(there) <= set(names):
+            for name in there:
+                os.unlink(folder / name)
+            os.rmdir(folder)
 
 
 def check_folder(folder: Path) -> None:

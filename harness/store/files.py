@@ -13,16 +13,19 @@ class RunFiles:
         self.results = folder / f"inference_results_{subset}.jsonl"
         self.responses = folder / f"responses_{subset}.jsonl"
         self.failures = folder / f"failures_{subset}.jsonl"
-        self.batches = folder / f"batches_{subset}.jsonl"
         self.manifest = folder / f"run_{subset}.json"
         self.events = folder / f"run_{subset}.log"
         self.lock = folder / f"run_{subset}.lock"
         self.all_users = folder / f"users_{subset}.html"
-        """The page of every user (`report --users all`)."""
+        """The page of every user."""
         self.pages = self.report("html"), self.all_users
         """They show the report and the records, and are true only while neither changes."""
         self.reports = self.report("txt"), self.report("json"), *self.pages, folder / f"generated_{subset}.json"
         """All that is written with a report, and true only as long as that is."""
+
+    def log(self, name: str) -> Path:
+        """Return the log of a feature."""
+        return self.folder / f"{name}_{self.subset}.jsonl"
 
     def report(self, kind: str) -> Path:
         return self.folder / f"eval_report_{self.subset}.{kind}"

@@ -66,22 +66,28 @@ class RunLock:
             self._leased, holder = True, self._read()
             if holder is not None and clock() - holder["renewed"] <= LEASE:
                 self._refuse()
+        if not self._is_there():  # its holder removed the folder of a run that came to nothing
+            self._close()
+            raise InUse(f"{path.parent} was removed by the process that had it: try again")
         try:
             self._write()
         except MachineError:
             self._close()
             raise
 
+    def _is_there(self) -> bool:
+        """Return whether the path still leads to the file that is locked."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def beat(self) -> None:
         """Renew the lease if it is due; else this is a comparison. Raise `MachineError` if it was lost."""
         if self._clock() - self._holder["renewed"] > LEASE / 6:
             if not self._is_ours():
                 raise MachineError(f"{self._path.parent} was taken over by {self._who()} while this process slept")
-            try:
-                there = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
-            except OSError:
-                there = False
-            if not there:
+            if not self._is_there():
                 raise MachineError(f"{self._path} was removed under this process, so nothing keeps others out any more")
             self._write()
 

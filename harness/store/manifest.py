@@ -74,6 +74,7 @@ class Provenance(TypedDict, total=False):
     ca_file: str | None
     price: JSON | None
     primary: str | None
+    html: bool
     later_prices: list[JSON]
     benchmark: Any
     data_set: Any
@@ -93,10 +94,7 @@ class Provenance(TypedDict, total=False):
 
 
 class Tuning(TypedDict, total=False):
-    """What may change freely; times in seconds. `learned_limit` is what `auto` has found.
-
-    `hedged` requests were sent a second time.
-    """
+    """What may change freely; times in seconds. `learned_limit` is what `auto` has found. Features add their own."""
 
     concurrency: Slots | None
     start: Slots
@@ -110,11 +108,8 @@ class Tuning(TypedDict, total=False):
     max_retries: Annotated[int, Meta(ge=0, le=RETRIES_MOST)]
     max_outage: Seconds
     wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
-    hedge: Annotated[float, Meta(ge=0)]
-    hedged: Count
     durability: Durability
     budget: str | None
-    batch: bool
     learned_limit: Slots
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +24,6 @@ from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Repl
 from harness.store import log, manifest
 from harness.store.atomic import make_folder, replacing, sync_folder, write
 from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
-from harness.store.batches import BatchJournal, outstanding
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
@@ -65,7 +65,6 @@ class RunStore:
         self.torn = 0
         self.bill = Bill()
         self.rate = Rate()
-        self._lacks_usage = False
         self._session = uuid4().hex[:12]
         self._out, self._marked = (0, 0), (0, 0)
         self.reused: Counter[str] = Counter()
@@ -92,10 +91,11 @@ class RunStore:
         """Set the report aside: it is no longer true of a run that goes on."""
         set_aside_any(self.files.reports, self._stamp, self._disk)
 
-    def set_aside_everything(self) -> None:
-        """Set an earlier run aside (`--restart`), its manifest last: results without one are another program's."""
+    def set_aside_everything(self, others: Sequence[Path] = ()) -> None:
+        """Set an earlier run aside (`--restart`) with its `others`, files of features; its manifest last: results
+        without one are another program's."""
         files = self.files
-        logs = files.results, files.responses, files.failures, files.batches, files.events
+        logs = files.results, files.responses, files.failures, *others, files.events
         paths = *logs, *files.reports, files.manifest
         set_aside_any(paths, self._stamp, self._disk)
 
@@ -104,8 +104,9 @@ class RunStore:
         """Whether anything of a reply is saved."""
         return any(path.exists() and path.stat().st_size for path in (self.files.results, self.files.responses))
 
-    def drop(self) -> None:
-        """Leave no run behind where nothing was received: only the log of events stays, and failures are set aside."""
+    def drop(self, others: Sequence[Path] = ()) -> None:
+        """Leave no run behind where nothing was received: only the log of events stays; failures and `others`, files of
+        features, are set aside."""
         files = self.files
         try:
             for path in (files.manifest, files.results, files.responses):
@@ -114,15 +115,19 @@ class RunStore:
                 self._disk.unlink(files.failures)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
-        set_aside_any([files.failures, files.batches], self._stamp, self._disk)
+        set_aside_any([files.failures, *others], self._stamp, self._disk)
 
-    def batches(self) -> BatchJournal:
-        """Repair and open the journal of the run's batches; it is closed with the other logs."""
-        log.repair(self.files.batches, self._disk)
-        self._logs.append(log.AppendLog(self.files.batches, self._disk))
+    def own_log(self, path: Path) -> log.AppendLog:
+        """Repair and open the log of a feature; it is closed with the others."""
+        log.repair(path, self._disk)
+        self._logs.append(log.AppendLog(path, self._disk))
         self._sync_logs()  # as in `open_logs`
         sync_folder(self.files.folder, self._disk)
-        return BatchJournal(self._logs[-1], self._clock)
+        return self._logs[-1]
+
+    def now(self) -> float:
+        """Return the seconds since the epoch."""
+        return self._clock()
 
     def keep_files(self, files: Mapping[str, bytes]) -> None:
         """Keep the bytes of prompts and agents with the results; other files of the same name are set aside."""
@@ -227,15 +232,12 @@ class RunStore:
         }
         if reply.first_token is not None:
             line["first_token"] = round(reply.first_token, 4)
-        if reply.completion.lacks_usage or self._lacks_usage:
-            line["sent"] = reply.sent  # of all from the first without usage on: they show the ratio for prompts
         if reply.reused is not None:
             line["reused"] = reply.reused
             self.reused[reply.reused] += 1
         else:
-            line |= self.rate.data
-            self.bill.at(self.rate).add(reply.completion, line.get("sent", 0))
-            self._lacks_usage |= reply.completion.lacks_usage
+            line |= {"sent": reply.sent, **self.rate.data}  # all of them show the ratio for prompts without usage
+            self.bill.at(self.rate).add(reply.completion, reply.sent)
         offset = self._responses.append(line)
         self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
         self._unsynced_line()
@@ -392,7 +394,6 @@ class RunStore:
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
-        self._lacks_usage = self.usage.requests_without_usage > 0
         for words in unanswered(self.files):
             count_unanswered(self.bill, words)
         return places
@@ -401,13 +402,6 @@ class RunStore:
     def usage(self) -> RunUsage:
         """Return what all requests have used."""
         return self.bill.total
-
-    def whole_bill(self) -> Bill:
-        """Return `bill` with the requests of batches that the provider may have."""
-        bill = self.bill.copy()
-        for line in in_batches(self.files):
-            count_unanswered(bill, line)
-        return bill
 
 
 def numbered(repeat: int) -> JSON:
@@ -456,9 +450,7 @@ def count_reply(bill: Bill, line: JSON) -> None:
 def count_unanswered(bill: Bill, line: JSON) -> None:
     """Add the requests of a line that `unanswered` yields."""
     if line.get("sent") is not None:
-        usage = bill.at(Rate.of(line))
-        usage.lost += _count(line.get("requests", 1))
-        usage.lost_bytes += _count(line["sent"])
+        bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))
 
 
 def unanswered(files: RunFiles) -> Iterator[JSON]:
@@ -478,14 +470,9 @@ def bill_of(files: RunFiles) -> Bill:
     bill = Bill()
     for _, data in log.objects(files.responses):
         count_reply(bill, data)
-    for line in (*unanswered(files), *in_batches(files)):
+    for line in unanswered(files):
         count_unanswered(bill, line)
     return bill
-
-
-def in_batches(files: RunFiles) -> Iterator[JSON]:
-    """Yield lines, as `unanswered` does, on the requests of batches that the provider may have."""
-    return (one.unanswered for one in outstanding(files))
 
 
 def _time(data: JSON) -> float:

@@ -205,7 +205,7 @@ def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
 def _summary(s: Snapshot, screen: Screen) -> list[Line]:
     of = f" ({'auto' if s.requested is None else f'of {s.requested}'})" if s.requested != s.limit else ""
     parts = [
-        *([Piece(f"{s.in_flight}/{s.limit}{of} in flight", 22)] if s.wave is None else words.at_provider(s.wave)),
+        *([Piece(f"{s.in_flight}/{s.limit}{of} in flight", 22)] if not s.load else words.load(s)),
         Piece(words.pace(s.rate), 12),
         Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10),
         Piece(words.tokens_of(s.prompt_tokens, s.completion_tokens), 25),

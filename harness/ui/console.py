@@ -13,6 +13,9 @@ from rich.text import Text
 from harness.printable import in_lines, on_one_line
 from harness.ui.streams import unfailing
 
+PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
+"""How text with names and paths is printed: unchanged."""
+
 
 class SharedConsole(Console):
     """A console that threads may print to during a live display: `turn` is held until all is written.

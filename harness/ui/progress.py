@@ -1,4 +1,4 @@
-"""Displays of a running schedule: a live board on a terminal, plain lines elsewhere."""
+"""Displays of a running schedule: a live board on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ class Display(Protocol):
 
 
 def display(console: Console) -> Display:
-    """Return a live display for a terminal that can move its cursor, plain lines otherwise."""
+    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines otherwise."""
+    if console.is_jupyter:
+        from harness.ui.notebook import NotebookDisplay  # which needs IPython
+
+        return NotebookDisplay()
     return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(console)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.cost import TOKENS, rounded, shown
 from harness.errors import REFUSED
-from harness.model import Money, Snapshot, Warned, Wave
+from harness.model import Money, Snapshot, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
@@ -35,10 +35,9 @@ class Piece:
 
 
 def in_flight(s: Snapshot) -> list[Piece]:
-    """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight; of a run
-    that goes by batches its wave, and what the provider has completed of it."""
-    if s.wave is not None:
-        return [*at_provider(s.wave), *(Piece(reason, style="yellow") for reason in held_back(s))]
+    """Return the requests in flight, the limit and the requested concurrency, and why fewer are in flight."""
+    if s.load:
+        return [*load(s), *(Piece(reason, style="yellow") for reason in held_back(s))]
     digits = len(str(max(s.limit, s.requested or 0)))
     requested = "auto" if s.requested is None else str(s.requested)
     resting = 0 if s.outage else s.backing_off  # in an outage all wait for its end
@@ -50,14 +49,9 @@ def in_flight(s: Snapshot) -> list[Piece]:
     return parts + [Piece(reason, style="yellow") for reason in held_back(s)]
 
 
-def at_provider(wave: Wave) -> list[Piece]:
-    digits = len(str(wave.requests))
-    batches = plural(wave.batches, "batch", "batches")
-    return [
-        Piece(f"wave {wave.number}", 8),
-        Piece(f"{batches} in progress", 22),
-        Piece(f"{wave.completed:>{digits}}/{wave.requests} requests completed by the provider"),
-    ]
+def load(s: Snapshot) -> list[Piece]:
+    """Return what is shown instead of requests in flight."""
+    return [Piece(text, room) for text, room in s.load]
 
 
 def held_back(s: Snapshot) -> list[str]:
@@ -78,7 +72,7 @@ def held_back(s: Snapshot) -> list[str]:
     if taken and s.in_flight < s.limit:
         return ["other runs use the remaining slots"]
     left = users_left(s)
-    if not s.wave and not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
+    if not s.load and not s.waiting and s.in_flight < s.limit and 0 < left < s.limit and not s.stopping:
         return [f"only {plural(left, 'user')} left"]
     return []
 
@@ -123,7 +117,7 @@ def requests(s: Snapshot) -> list[Piece]:
     digits = len(str(sum([subset.steps for subset in s.subsets])))
     parts = [Piece(f"{s.requests} sent", 5 + digits), Piece(tries_failed(s), 15, "yellow" if s.faults else "")]
     parts += [Piece(answers_unusable(s), style="yellow")] if s.unusable else []
-    parts += [Piece(f"{s.hedged} hedged")] if s.hedged else []
+    parts += [Piece(f"{number} {kind}") for kind, number in s.notices]
     return [*parts, Piece(f"{s.replayed} from saved")] if s.replayed else parts
 
 

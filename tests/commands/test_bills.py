@@ -15,84 +15,11 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.cli import main
+from harness import run
 from harness.defaults import SAMPLE_FOLDER
+from harness.model import Snapshot
 from harness.store.log import seal, unseal
-from tests.support.billing import Account, Act, account, draw, full, plain
-
-JSON = dict[str, Any]
-
-PRICES = {
-    "a": ("0.5", "0.1", "2"),
-    "b": ("1", "0.25", "4"),
-    "yuan": ("3", "3", "7"),
-    "a-2026-01-31": ("0.5", "0.1", "2"),
-}
-
-
-def providers(folder: Path, url: str, **changed: str) -> list[str]:
-    """A providers file with the prices; `changed` are other prompt prices by model."""
-    text = f'[providers.p]\nbase_url = "{url}"\nkey_required = false\n'
-    for model in ("a", "b", "yuan"):
-        prompt, cached, completion = PRICES[model]
-        text += f'[providers.p.prices.{model}]\ncurrency = "{"CNY" if model == "yuan" else "USD"}"\nbatch = 0.5\n'
-        text += f"prompt = {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\n"
-    (folder / "providers.toml").write_text(text)
-    return ["--providers", str(folder / "providers.toml")]
-
-
-class Bench:
-    """Commands in one results folder, and what they say."""
-
-    def __init__(self, folder: Path, of: Account, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder, self.account, self._capsys = folder, of, capsys
-        self.results = folder / "results"
-        self.output = ""
-        self.providers = providers(folder, of.url)
-
-    def run(self, *words: str, limit: int = 9) -> int:
-        models = [] if "--model" in words else ["--model", "p:a"]
-        where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--max-retries", "2"]
-        return self.command("run", *where, *models, *self.providers, *words)
-
-    def resume(self, *words: str) -> int:
-        return self.command("resume", "--no-html", *self.providers, *words)
-
-    def command(self, *words: str) -> int:
-        code = main([*words, "--results-dir", str(self.results)])
-        self.output = self._capsys.readouterr().out
-        return code
-
-    def said(self, *words: str) -> Any:
-        main([*words, "--json", "--results-dir", str(self.results)])
-        return orjson.loads(self._capsys.readouterr().out)
-
-    def cost(self, name: str = "a") -> JSON:
-        """What `status` says, which report, manifest and `stats` say too once a session has ended."""
-        [row] = self.said("status", "--name", name)
-        folder = self.results / name
-        manifest = orjson.loads((folder / "run_weibo.json").read_bytes())
-        cost: JSON = row["cost"]
-        if manifest["state"] != "running":
-            report = orjson.loads((folder / "eval_report_weibo.json").read_bytes())
-            assert cost == manifest["cost"] == report["cost"]
-            assert self.command("verify", "--name", name) in (0, 1)
-        return cost
-
-    def exact(self, name: str = "a") -> Fraction:
-        """The amount, where nothing else may have been billed."""
-        cost = self.cost(name)
-        assert "low" not in cost and "high" not in cost
-        assert self.command("verify", "--name", name) == 0
-        return Fraction(cost["amount"])
-
-    def bounds(self, name: str = "a") -> tuple[Fraction, Fraction]:
-        cost = self.cost(name)
-        assert Fraction(cost["low"]) <= Fraction(cost["amount"]) <= Fraction(cost["high"])
-        return Fraction(cost["low"]), Fraction(cost["high"])
-
-    def spent(self, *names: str) -> Fraction:
-        return self.account.total(*names)
+from tests.support.billing import JSON, PRICES, Act, Bench, account, draw, failing, full, half, plain, providers
 
 
 @pytest.fixture
@@ -102,19 +29,6 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 # Complete usage: exact
-
-
-def test_modes_mixed_cost_each_their_own(bench: Bench) -> None:
-    """Single, then by batches, then single again; and the other way round."""
-    for words in ((), ("--batch",), ()):
-        assert bench.run(*words, limit=len(bench.account.billed) // 3 + 3) == 0
-    assert bench.account.batch_requests
-    assert bench.exact() == bench.spent("a")
-    for words, limit in ((("--batch",), 3), ((), 9)):
-        assert bench.run("--model", "p:b", *words, limit=limit) == 0
-    assert bench.exact("b") == bench.spent("b")
-    shares = bench.cost("b")["shares"]
-    assert [share["price"]["prompt"] for share in shares] == ["1", "0.5"]
 
 
 def test_cached_reasoning_repeats_and_two_currencies(bench: Bench) -> None:
@@ -178,6 +92,60 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
     assert Fraction(found[1]) <= bench.spent() <= Fraction(found[2])
 
 
+def test_batches_at_two_prices_are_resumed_at_what_each_reply_cost(bench: Bench) -> None:
+    """Batches stop at a budget; after a change of the price they go on by batch, then as single requests."""
+    words = ("--batch", "--max-tokens", "60", "--budget", "0.001usd")
+    assert bench.run(*words, limit=8) == 5
+    first = bench.spent()
+    assert 0 < first <= Fraction("0.001") and bench.exact() == first
+    bench.account.prices["a"] = ("0.7", *PRICES["a"][1:])
+    providers(bench.folder, bench.account.url, a="0.7")
+    assert bench.resume("--budget", "1usd") == 0
+    assert bench.run("--max-tokens", "60", limit=12) == 0
+    assert bench.exact() == bench.spent() > first and max(bench.account.tries.values()) == 1
+    assert {share["price"]["prompt"] for share in bench.cost()["shares"]} == {"0.25", "0.35", "0.7"}
+
+
+def test_repeats_of_two_models_cost_the_same_however_often_they_are_resumed(bench: Bench) -> None:
+    """A budget stops both; then one is resumed after the other."""
+    words = ("--model", "p:a", "--model", "p:b", "--repeats", "3", "--max-tokens", "60")
+    assert bench.run(*words, "--budget", "0.004usd", limit=8) == 5
+    assert 0 < bench.spent() <= Fraction("0.004")
+    assert bench.resume("--name", "a", "--budget", "1usd") == 0
+    assert bench.exact("a") == bench.spent("a") and bench.exact("b") == bench.spent("b")
+    assert bench.resume("--name", "b", "--budget", "1usd") == 0
+    assert bench.exact("b") == bench.spent("b") and bench.spent() == bench.exact("a") + bench.exact("b")
+
+
+def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(bench: Bench) -> None:
+    """The last snapshots, in a run and in the session that continues it with more users."""
+    seen: list[Sequence[Snapshot]] = []
+    for limit in (4, 7):
+        options = {"model": ["p:a", "p:b"], "platform": "weibo", "repeats": 3, "limit": limit, "demo": True}
+        where = {"providers": bench.providers[1], "results_dir": bench.results, "no_html": True}
+        run(**options, **where, progress=seen.append)
+        for snapshot in seen[-1]:
+            report = orjson.loads((bench.results / snapshot.name / "eval_report_weibo.json").read_bytes())
+            [subset], [money] = snapshot.subsets, snapshot.cost
+            assert Fraction(money.amount) == bench.exact(snapshot.name) == bench.spent(snapshot.name)
+            assert subset.scores and subset.scored_users == limit
+            for name, value in subset.scores.items():
+                assert value == pytest.approx(report["metrics"][name]["value"], abs=1e-12)
+        assert {snapshot.name for snapshot in seen[-1]} == {"a", "b"}
+
+
+def test_parts_under_a_budget_are_resumed_and_merged_to_what_was_billed(bench: Bench) -> None:
+    """A part stops at the budget of the folder, which counts the other part too."""
+    words = ("--max-tokens", "60", "--budget")
+    assert bench.run("--part", "1/2", *words, "1usd", limit=12) == 0
+    cap = bench.spent() + Fraction("0.001")
+    assert bench.run("--part", "2/2", *words, f"{float(cap):.6f}usd", limit=12) == 5
+    assert 0 < bench.spent() <= cap
+    assert bench.resume("--budget", "1usd") == 0
+    assert bench.command("merge", "a", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
+    assert bench.exact() == bench.spent() and max(bench.account.tries.values()) == 1
+
+
 def test_price_in_another_currency_is_refused(bench: Bench) -> None:
     """A run has one."""
     assert bench.run(limit=1) == 0
@@ -199,20 +167,12 @@ def _silent(body: JSON, number: int) -> Act:
     return Act((700, 0, 900), None)
 
 
-def _half(body: JSON, number: int) -> Act:
-    return plain(body, number) if draw(body) % 2 else Act((150, 0, 45), None)
-
-
 def _hidden(body: JSON, number: int) -> Act:
     return Act((150, 0, 3000), full(150, 0, 3000, 2950) if draw(body) % 3 else None)
 
 
 def _prompt_alone(body: JSON, number: int) -> Act:
     return Act((150, 0, 800), {"prompt_tokens": 150, "completion_tokens_details": {"reasoning_tokens": 750}})
-
-
-def _failing(body: JSON, number: int) -> Act:
-    return Act((150, 0, 400), None, "status 500") if number == 1 and draw(body) % 3 else plain(body, number)
 
 
 def _cut(body: JSON, number: int) -> Act:
@@ -224,12 +184,10 @@ def _cut(body: JSON, number: int) -> Act:
     [
         (_silent, ()),
         (_silent, ("--max-tokens", "900")),
-        (_half, ()),
+        (half, ()),
         (_hidden, ()),
         (_prompt_alone, ()),
-        (_failing, ()),
-        (_failing, ("--batch",)),
-        (_half, ("--batch",)),
+        (failing, ()),
         (_cut, ("--stream", "on")),
     ],
 )
@@ -241,7 +199,7 @@ def test_truth_is_within_the_bounds(bench: Bench, script: Any, words: Sequence[s
     assert bench.command("verify", "--name", "a") == 0
 
 
-@pytest.mark.parametrize(("script", "off"), [(_half, Fraction(1, 3)), (_hidden, Fraction(1, 3))])
+@pytest.mark.parametrize(("script", "off"), [(half, Fraction(1, 3)), (_hidden, Fraction(1, 3))])
 def test_estimate_has_a_ratio_for_each_side(bench: Bench, script: Any, off: Fraction) -> None:
     """Hidden thoughts are in that of completions, and not in that of prompts."""
     bench.account.script = script
@@ -251,7 +209,7 @@ def test_estimate_has_a_ratio_for_each_side(bench: Bench, script: Any, off: Frac
 
 
 def test_parts_with_failed_tries_are_merged_with_their_bounds(bench: Bench) -> None:
-    bench.account.script = _failing
+    bench.account.script = failing
     for number in ("1/2", "2/2"):
         assert bench.run("--part", number) == 0
     assert bench.command("merge", "a", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
@@ -260,7 +218,7 @@ def test_parts_with_failed_tries_are_merged_with_their_bounds(bench: Bench) -> N
 
 
 def test_stats_have_the_bounds(bench: Bench) -> None:
-    bench.account.script = _failing
+    bench.account.script = failing
     assert bench.run(limit=5) == 0
     found = bench.said("stats")["costs"]["a"]["weibo"]
     assert Fraction(found["low"]) == Fraction(found["amount"]) < bench.spent() <= Fraction(found["high"])
@@ -313,18 +271,6 @@ def test_budget_of_a_day_holds_until_midnight(bench: Bench) -> None:
     path.write_bytes(b"".join(seal({**unseal(line), "day": yesterday}) for line in path.read_bytes().splitlines()))
     assert bench.resume() in (0, 5)
     assert first < bench.spent() <= first + cap
-
-
-@pytest.mark.slow
-def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
-    """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is billed twice."""
-    words = ("--batch", "--max-tokens", "60", "--budget")
-    assert bench.run(*words, "0.0015usd", limit=12) == 5
-    assert 0 < bench.spent() <= Fraction("0.0015") and len(bench.account.batch_requests) > 1
-    assert bench.exact() == bench.spent()
-    assert bench.resume() == 5 and bench.spent() <= Fraction("0.0015")
-    assert bench.resume("--budget", "1usd") == 0
-    assert bench.exact() == bench.spent() and max(bench.account.tries.values()) == 1
 
 
 def test_failed_tries_count_towards_a_budget(bench: Bench) -> None:

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,7 +19,7 @@ from harness.analysis import rescoring
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.commands import synth
-from harness.endpoint import caller, latency
+from harness.endpoint import caller
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.run import RunStore
@@ -228,12 +227,11 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
         assert "no run is kept" in capsys.readouterr().out
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0 and len(server.bodies) <= 12
-        assert not [
-            path
-            for kind in ("*.json*", "*.html", "*.txt")
-            for path in (tmp_path / "out/n").glob(kind)
-            if not path.name.startswith("prompt_")
-        ]
+        assert not (tmp_path / "out/n").exists()
+        (tmp_path / "out/n").mkdir()
+        assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
+        left = {path.name for path in (tmp_path / "out/n").iterdir()}
+        assert left == {"prompt_own.txt", "run_weibo.lock", "run_weibo.log"}
         server.script = baseline
         assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
         assert "resume" not in capsys.readouterr().out
@@ -249,6 +247,18 @@ def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
         return baseline(body)
 
     return script
+
+
+@pytest.mark.parametrize(("words", "pages"), [(["--no-html"], 0), ([], 1)])
+def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, tasks: Path, tmp_path: Path) -> None:
+    """`--no-html` of the first command holds for the run."""
+    with serving(lambda body: (503, b"{}")) as server:
+        assert (
+            run(tasks, tmp_path, "--api-url", server.url, "--limit", "3", "--max-outage", "1", *words, model="m") == 3
+        )
+        server.script = baseline
+        assert main(["resume", "m", "--results-dir", str(tmp_path)]) == 0
+    assert len(list((tmp_path / "m").glob("*.html"))) == pages
 
 
 def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
@@ -525,30 +535,15 @@ def test_run_with_a_subset_in_use_is_not_removed_in_part(tasks: Path, tmp_path: 
     assert {path.name for path in (out / "recency").iterdir()} == before
 
 
-def test_wait_and_hedge_of_the_command_line_are_the_run_s(
+def test_wait_of_the_command_line_is_the_run_s(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stop names the seconds that are over, and a request that hangs is sent again; by default it is not."""
-    for name, value in (("PATIENCE_WITH_AN_ADDRESS", 0.0), ("LEAST_TO_HEDGE", 0.0), ("LOOK_SECONDS", 0.01)):
-        monkeypatch.setattr(caller, name, value)
-    monkeypatch.setattr(latency, "ENOUGH", 5)
+    """The stop names the seconds that are over."""
+    monkeypatch.setattr(caller, "PATIENCE_WITH_AN_ADDRESS", 0.0)
     assert run(tasks, tmp_path / "out", "--api-url", "http://127.0.0.1:9/v1", "--wait", "0.05", model="away") == 3
     assert "--wait 0.05 is over" in capsys.readouterr().out
     away = orjson.loads((tmp_path / "out/away/run_weibo.json").read_bytes())["tuning"]
-    assert (away["wait"], away["hedge"]) == (0.05, 0.0)
-    arrived, sent_again = list[bytes](), threading.Event()
-
-    def hangs(body: dict[str, Any]) -> tuple[int, bytes]:
-        arrived.append(orjson.dumps(body))
-        if len(arrived) == 10:
-            sent_again.wait(10)
-        elif arrived.count(arrived[-1]) == 2:
-            sent_again.set()
-        return baseline(body)
-
-    with serving(hangs) as server:
-        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--hedge", "50", model="m") == 0
-    assert sent_again.is_set()
+    assert away["wait"] == 0.05
 
 
 def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(

@@ -126,8 +126,8 @@ def test_amounts_are_exact(
 def test_price_in_a_batch_is_the_factor_of_every_price() -> None:
     """Without one a batch costs what single requests do."""
     price = Price(currency="USD", prompt=Decimal("0.3"), completion=Decimal("1.1"), cached=Decimal("0.03"))
-    half = msgspec.structs.replace(price, batch=Decimal("0.5")).in_batch
-    assert price.in_batch is price
+    half = msgspec.structs.replace(price, deferred=Decimal("0.5")).when_deferred
+    assert price.when_deferred is price
     assert (half.prompt, half.cached, half.completion) == (Decimal("0.15"), Decimal("0.015"), Decimal("0.55"))
 
 
@@ -236,7 +236,7 @@ def test_table_of_litellm_is_the_last_source(litellm: Path) -> None:
     openai, deepseek = at("https://api.openai.com/v1", "openai"), at("https://api.deepseek.com/v1")
     price = prices.price_of(openai, "new-model-2026-02-03", book)
     assert price and (price.prompt, price.completion, price.cached) == (3, 12, Decimal("0.75"))
-    assert price.batch == Decimal("0.5") and price.currency == "USD" and "litellm 9.8.7" in price.source
+    assert price.deferred == Decimal("0.5") and price.currency == "USD" and "litellm 9.8.7" in price.source
     exact = prices.price_of(openai, "gpt-4o-2024-05-13", book)
     assert exact and exact.prompt == 3  # of the whole name, before that of gpt-4o
     assert prices.price_of(openai, "gpt-4o", book) == prices.shipped()["openai"]["gpt-4o"]

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from harness.cli import main
@@ -75,21 +76,21 @@ def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() ->
     assert given("sample", "ratio") == [0.5]
 
 
-def test_switch_with_two_flags_is_set_either_way() -> None:
-    """Without a value `resume` keeps what the run had; false is not the same."""
-    assert given("resume", "batch") == [None]
-    for text, value in (("batch = true", True), ("batch = false", False), ("no-batch = true", False)):
-        write(text + "\n")
-        assert given("resume", "batch") == [value]
-    assert given("resume --batch", "batch") == [True]
-
-
 def test_flags_replace_values_and_what_cannot_be_combined_with_them() -> None:
     """A list is replaced, not extended; a flag of an exclusive group leaves out the group's others."""
     write('concurrency = 64\n[run]\nmodel = ["a", "b"]\nratio = 0.5\nqueue = "q"\nprovider = "deepseek"\n')
     words = "run --model c --limit 3 --concurrency=auto --api-url " + URL
     found = given(words, "model", "limit", "ratio", "queue", "concurrency", "provider")
     assert found == [["c"], 3, 1.0, None, "auto", None]
+
+
+def test_run_by_position_replaces_names_of_the_file_as_an_option_does() -> None:
+    """A file's list of names is that of `--name`; what stands in the file is not the user's own word."""
+    write('[resume]\nname = ["a", "b"]\n')
+    assert given("resume", "runs") == [["a", "b"]]
+    assert given("resume c", "runs") == given("resume --name c", "runs") == [["c"]]
+    assert "runs" in parsed(["resume", "--rpm", "3", "c"]).args.typed
+    assert "runs" not in parsed(["resume", "--rpm", "3"]).args.typed
 
 
 def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +249,30 @@ def test_config_prints_for_any_command_and_shows_no_key(
     assert main(["config", *words]) == 0
     shown = capsys.readouterr().out
     assert "results-dir" in shown and LLM_KEY not in shown
+
+
+CLASHES = {
+    "queue": ('[run]\nqueue = "month"\n', "harness.toml: run.queue", "queue month in providers.toml"),
+    "budget": ('[run]\nqueue = "week"\nbudget = "5usd"\n', "harness.toml: run.budget", "providers.toml: queues.week"),
+    "name": ('[run]\nqueue = "week"\nname = "n"\n', "harness.toml: run.name", "providers file"),
+    "provider": ('[run]\nprovider = "nobody"\nmodel = "m"\n', "harness.toml: run.provider", "known to providers.toml"),
+    "auto-floor": ("auto-floor = 9\nauto-ceiling = 8\n", "harness.toml: auto-floor", "harness.toml: auto-ceiling"),
+}
+
+
+@pytest.mark.parametrize("option", CLASHES)
+def test_config_shows_values_that_contradict_the_providers_file(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message has both files with their keys, and the table is there to see where each value comes from."""
+    text, ours, theirs = CLASHES[option]
+    write(text)
+    write('[queues]\nweek = [{model = "openai:a", budget = "1usd"}, "openai:b"]\n', "providers.toml")
+    assert main(["config", "--json"]) == 2
+    said = capsys.readouterr()
+    assert ours in said.err and theirs in said.err
+    value = orjson.loads(said.out)[option]
+    assert (value["source"], value["where"]) == ("file", "harness.toml")
 
 
 def test_config_refuses_what_is_no_command() -> None:

@@ -420,6 +420,17 @@ async def test_only_a_try_begun_after_the_first_denial_confirms_it() -> None:
 
 
 @pytest.mark.anyio
+async def test_try_that_begins_at_the_moment_of_the_first_denial_confirms_it() -> None:
+    """A pause may be shorter than a tick of the clock."""
+    stage = Stage([GOOD, WRONG_KEY, WRONG_KEY, BAD_REQUEST], seconds=0.0)
+    stage.caller.rng.uniform = lambda low, high: low  # type: ignore[method-assign]
+    await stage.call()
+    with pytest.raises(Denied):
+        await stage.call()
+    assert len(stage.sent) == 3
+
+
+@pytest.mark.anyio
 async def test_limiter_is_told_how_each_try_ended() -> None:
     """An adaptive limit learns from seconds and faults: None for a reply, the fault itself for anything passing."""
     told: list[tuple[float, str | None]] = []

@@ -205,7 +205,7 @@ def test_socks_proxy_without_its_package_says_how_to_get_it(monkeypatch: pytest.
 
     monkeypatch.setattr(connect, "import_module", missing)
     monkeypatch.setenv("ALL_PROXY", "socks5://user:hidden@p.example")
-    with pytest.raises(BadInput, match=r'ALL_PROXY.*pip install "behavior-harness\[socks\]"') as caught:
+    with pytest.raises(BadInput, match=r"ALL_PROXY.*-m pip install 'behavior-harness\[socks\]'") as caught:
         connection(Address("http://h.example/v1"), 1)
     assert "hidden" not in str(caught.value)
 

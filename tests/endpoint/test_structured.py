@@ -158,11 +158,15 @@ def is_schema(asked: JSON) -> bool:
     return bool(asked["type"] == "json_schema")
 
 
+@pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("words", [REFUSED[-1][2], REFUSED[4][2]])
-def test_required_schema_that_is_refused_ends_the_run(words: str) -> None:
-    """At the first refusal, and whatever an earlier session or a providers file had learned."""
+def test_required_schema_that_is_refused_ends_the_run(words: str, moved: bool) -> None:
+    """At the first refusal, and whatever an earlier session or a providers file had learned; over another transport,
+    too."""
     endpoint = Endpoint(is_schema, words)
     sending = Adapted(endpoint, ["json_object", "no_seed"], needs_schema=True)
+    if moved:
+        sending = Adapted(Endpoint(is_schema, ""), ["json_object", "no_seed"], needs_schema=True).over(endpoint)
     assert sending.quirks == {"no_seed"}
     with pytest.raises(ConfigurationRefused):
         asyncio.run(sending.send(encoded(SHORT)))

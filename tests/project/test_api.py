@@ -97,6 +97,27 @@ def test_functions_work_where_a_loop_runs(tmp_path: Path) -> None:
     assert len(reeval(results_dir=tmp_path, no_html=True)) == 2
 
 
+def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path: Path) -> None:
+    """The error names the argument with each value that it can have."""
+    small(tmp_path, platform=["weibo", "zhihu"])
+    with pytest.raises(BadInput) as refused:
+        load_run(tmp_path / "recency")
+    assert 'subset="weibo"' in str(refused.value) and 'subset="zhihu"' in str(refused.value)
+    assert load_run(tmp_path / "recency", subset="zhihu").subset == "zhihu"
+
+
+def test_run_shows_its_scores(tmp_path: Path) -> None:
+    """As the last line of a run does; one without a report, or with a damaged one, is shown without."""
+    [made] = small(tmp_path)
+    assert all(part in repr(made) for part in ("recency", "weibo", "3 of 3 users"))
+    recall = 100 * (made.report.metrics["Recall"].value or 0)
+    assert f"Recall {recall:.2f}%" in repr(made)
+    made.files.report("json").write_text("{")
+    assert "Recall" not in repr(made) and "weibo" in repr(made)
+    made.files.report("json").unlink()
+    assert "Recall" not in repr(made) and "weibo" in repr(made)
+
+
 def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bad options and input are errors of the harness, never an exit of the interpreter."""
     with pytest.raises(BadInput):

@@ -7,18 +7,24 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import orjson
 import pytest
 
-from harness.feature import SHIPPED
+from harness.feature import SHIPPED, features
 from tests.support import ROOT
 
+HARNESS = ROOT / "harness"
 FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
 KEPT = ("tests/features", "tests/commands/test_completion.py", "tests/config/test_settings_file.py")
-"""Tests that run without a feature; all others are at least collected."""
+"""Tests that run without one feature; all others are at least collected."""
+QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
+OWN_FLAG = re.compile(r'\badd\((?:\w+, )?"(--[a-z-]+)')
+FLAG = re.compile(r'options\.add\(\w+, "(--[a-z-]+)')
 
 PACKAGE = """
 import json
@@ -63,10 +69,12 @@ FEATURE = Feature(
 """
 
 
-def called(path: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def called(
+    path: Path, *words: str, cwd: Path, env: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
     """Run Python with a folder first on its import path."""
-    env = {**os.environ, "PYTHONPATH": str(path)}
-    return subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    variables = {**os.environ, "PYTHONPATH": str(path), **env}
+    return subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=variables, capture_output=True, text=True)
 
 
 def test_every_folder_is_in_the_list() -> None:
@@ -75,11 +83,11 @@ def test_every_folder_is_in_the_list() -> None:
 
 def test_no_other_code_names_a_feature() -> None:
     """Neither its modules nor its flags."""
-    flags = {
-        flag
-        for path in FEATURES.glob("*/__init__.py")
-        for flag in re.findall(r'options\.add\(\w+, "(--[a-z-]+)', path.read_text(encoding="utf-8"))
-    }
+    flags = {flag for path in FEATURES.glob("*/__init__.py") for flag in FLAG.findall(path.read_text(encoding="utf-8"))}
+    core = [
+        path.read_text(encoding="utf-8") for room in ("commands", "config") for path in (HARNESS / room).glob("*.py")
+    ]
+    flags -= {flag for source in core for flag in OWN_FLAG.findall(source)}  # a command of the core has the same
     assert {"--reuse", "--otel", "--metrics-port"} <= flags
     for path in (ROOT / "harness").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
@@ -104,28 +112,52 @@ def test_package_adds_a_feature_without_an_edit(tmp_path: Path) -> None:
     assert counts["requests"] == replies and counts["snapshots"]
 
 
+def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
+    """Copy the checkout without these features and their tests; return the variables for tests there."""
+    copy.mkdir()
+    for part in ("harness", "tests", "docs", "bench", "examples"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "site"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, copy)
+    words = []
+    for name in names:
+        feature = next(one for one in features() if one.name == name)
+        source = (FEATURES / name / "__init__.py").read_text(encoding="utf-8")
+        words += [f"harness.features.{name}", *feature.commands, *FLAG.findall(source)]
+        shutil.rmtree(copy / "harness" / "features" / name)
+        shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
+    return {"HARNESS_WITHOUT": " ".join(words)}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_harness_works_without_a_feature(name: str, tmp_path: Path) -> None:
     """Its folder and its tests are deleted: the harness runs, resumes, scores again and reports, all other tests are
-    found, and some are run."""
+    found, and those of the other features pass: none needs it. No other test does (`test_core_needs_no_feature`)."""
     copy = tmp_path / "copy"
-    copy.mkdir()
-    for part in ("harness", "tests", "docs", "bench", "examples"):
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "before", "site"))
-    for path in ROOT.iterdir():
-        if path.is_file():
-            shutil.copy(path, copy)
-    for room in ("harness", "tests"):
-        shutil.rmtree(copy / room / "features" / name)
+    env = without(copy, [name])
     where = "import harness.feature as of; print(of.__file__, [one.name for one in of.features()])"
     found = called(copy, "-c", where, cwd=tmp_path).stdout
     assert found.startswith(str(copy)) and repr(name) not in found
-    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",), ("verify",)):
+    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",)):
         done = called(copy, "-m", "harness", *words, cwd=tmp_path)
         assert done.returncode == 0, (words, done.stderr)
     assert (tmp_path / "results/recency/eval_report_weibo.json").exists()
-    done = called(copy, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", cwd=copy)
+    done = called(copy, "-m", "pytest", *QUIETLY, "--collect-only", cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-2000:]
-    done = called(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *KEPT, cwd=copy)
+    done = called(copy, "-m", "pytest", *QUIETLY, *KEPT, cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.slow
+def test_core_needs_no_feature(tmp_path: Path) -> None:
+    """Without any feature the harness has its own commands only, and all tests pass that are about nothing else."""
+    copy = tmp_path / "copy"
+    env = without(copy, SHIPPED)
+    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",)):
+        done = called(copy, "-m", "harness", *words, cwd=tmp_path)
+        assert done.returncode == 0, (words, done.stderr)
+    done = called(copy, "-m", "pytest", *QUIETLY, "-n", "2", "tests", cwd=copy, env=env)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 4000

@@ -26,6 +26,7 @@ from harness.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
 from harness.serve.stream import pauses, pieces, slices
 from tests.support import malformed
 from tests.support.embedded import session_with
+from tests.support.plugins import FLOOR, STARS
 from tests.support.scripted import answer
 
 MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
@@ -699,6 +700,17 @@ def test_key_and_provider_become_options(tmp_path: Path) -> None:
     file.write_text("sk-test-own\n", encoding="utf-8")
     wanted = serve.options(parsed("--imitate", "vllm", "--api-key-file", str(file)))
     assert wanted == Options(imitate="vllm", key="sk-test-own")
+
+
+@pytest.mark.anyio
+async def test_baselines_of_a_named_benchmark_are_served_too() -> None:
+    """Next to those that ship."""
+    endpoint = await start(serve.options(parsed(str(STARS))))
+    async with aiohttp.ClientSession() as session:
+        status, reply, _ = await post(endpoint, session, chat(model=FLOOR))
+        assert status == 200 and orjson.loads(reply)["model"] == FLOOR
+        assert (await post(endpoint, session, chat()))[0] == 200
+    await endpoint.close()
 
 
 @pytest.mark.parametrize("content", [None, "", "钥匙", "sk-test-a\nsk-test-b"])

@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import orjson
 import pytest
 from msgspec.structs import asdict, replace
 
+from harness.cost import Bill
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
@@ -168,6 +170,20 @@ def test_user_whose_task_changed_is_owed_again(opened: Opened, index_of: Callabl
     assert [record.data["task"] for record in store.records()] == [after.digest(0), after.digest(1)]
 
 
+def test_last_of_several_records_of_a_user_counts(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
+    """Another process may have made one meanwhile; the first one is left out of the file at the end."""
+    store = opened()
+    store.open_logs(index)
+    for attempt in (1, 2):
+        store.save_record({"user_id": "甲", "attempt": attempt}, index, index.find("甲") or 0)
+    store = opened()
+    store.open_logs(index)
+    assert [record.data["attempt"] for record in store.records()] == [2]
+    assert store.outside() == 1
+    finished(store, index)
+    assert [log.unseal(line.text)["attempt"] for line in log.sound_lines(files.results)] == [2]
+
+
 def test_torn_record_is_owed_again(opened: Opened, index: TaskIndex, files: RunFiles) -> None:
     """A record that a death has cut is set aside and counted, and its user is owed."""
     store = opened()
@@ -201,7 +217,7 @@ def test_responses_are_found_by_user_request_and_turn(opened: Opened, index: Tas
 def test_line_of_a_response_has_only_the_counts_that_were_reported(
     opened: Opened, index: TaskIndex, files: RunFiles
 ) -> None:
-    """An endpoint that reports none of cached and reasoning tokens has the lines that it had in earlier versions."""
+    """None of cached and reasoning tokens where the endpoint reports none; the bytes of the request are in each."""
     store = opened()
     store.open_logs(index)
     plain = Completion("一", "stop", 12, 3, "served")
@@ -211,8 +227,23 @@ def test_line_of_a_response_has_only_the_counts_that_were_reported(
     names = ["text", "finish_reason", "prompt_tokens", "completion_tokens", "model", "refusal", "reasoning"]
     assert [list(line["completion"])[: len(names)] for line in lines] == [names] * 3
     assert [list(line["completion"])[len(names) :] for line in lines] == [[], ["cached_tokens", "reasoning_tokens"], []]
-    assert [line.get("sent") for line in lines] == [None, None, 99]
+    assert [line.get("sent") for line in lines] == [99, 99, 99]
     assert list(reopened(opened, index).responses_of(0).values())[1].reasoning_tokens == 2
+
+
+def test_estimate_does_not_depend_on_the_order_of_replies(opened: Opened, index: TaskIndex) -> None:
+    """Tokens that are not reported have the ratio of all replies, those before the first without usage too."""
+    replies = {10: Completion("一", "stop", 20, 1), 30: Completion("二", "stop", 10, 1), 100: Completion("三")}
+    found = []
+    for number, sizes in enumerate(permutations(replies)):
+        store = opened()
+        store.open_logs(index)
+        store.bill = Bill()
+        for size in sizes:
+            store.save_response(0, "甲", f"{number} {size}", 0, Reply(replies[size], 0.1, 1, "http://x", sent=size))
+        found.append(store.bill.cost([None], None).estimated_prompt_tokens)
+        store.close()
+    assert found == [75] * 6
 
 
 def reopened(opened: Opened, index: TaskIndex) -> RunStore:
@@ -608,3 +639,10 @@ def test_reply_with_members_that_no_version_writes_is_none_of_ours(more: JSON, u
     """Its request is sent again: what else was put into the line is unknown, though its checksum is right."""
     line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop", **more}}
     assert (completion_of(line) is not None) is usable
+
+
+@pytest.mark.parametrize("wrong", [{"nth": nth} for nth in ("0", 0.0, False, None, [0])] + [{"request": 7}])
+def test_reply_to_no_request_of_ours_is_none(wrong: JSON) -> None:
+    """`nth` is a whole number, and neither text nor a number that is equal to one."""
+    line = {"request": "digest", "nth": 0, "completion": {"text": "{}", "finish_reason": "stop"}, **wrong}
+    assert completion_of(line) is None

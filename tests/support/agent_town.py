@@ -41,10 +41,12 @@ def runner(
     warn: Callable[[str], None] = lambda warning: None,
     seed: int = 1,
     log: Callable[[str], None] | None = None,
+    finds_memories: bool = False,
     **limits: float,
 ) -> Runner:
     path = file if isinstance(file, Path) else FILES / file
-    return Runner(load_agent(path), city(), seed=seed, warn=warn, log=log, limits=Limits(**limits))
+    agent, bounds = load_agent(path), Limits(**limits)
+    return Runner(agent, city(), seed=seed, finds_memories=finds_memories, warn=warn, log=log, limits=bounds)
 
 
 def written(folder: Path, body: str, *, top: str = "") -> Path:

@@ -214,13 +214,11 @@ def _failures(path: Path) -> JSON:
 
 # What differs from run to run
 
-VOLATILE = ("schedule", "harness", "created", "endpoint", "estimated_prompt_tokens")
-"""Keys of a report whose values are of one run on one machine. The estimate rests on the replies from the first without
-usage on, and which that is depends on the order of replies."""
+VOLATILE = ("schedule", "harness", "created", "endpoint")
+"""Keys of a report whose values are of one run on one machine."""
 VOLATILE_TEXT = (
     r"The last session took .*?(?=\n\n|\Z)",
     r"Endpoint:\s+\S+",
-    r"about \d+ more prompt tokens",
     r"Harness\s+\d+\.\d+\S*",
     r"run\s+begun\s+\S+",
     r"http://127\.0\.0\.1:\d+\S*",

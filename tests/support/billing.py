@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
+from harness.cli import main
 from tests.support.scripted import PromptHandler, answer, listening
 
 JSON = dict[str, Any]
@@ -55,6 +58,14 @@ def plain(body: JSON, number: int) -> Act:
     """Tokens that the prompt decides, all reported."""
     tokens = 100 + draw(body) % 97, draw(body) % 31, 40 + draw(body) % 13
     return Act(tokens, full(*tokens))
+
+
+def half(body: JSON, number: int) -> Act:
+    return plain(body, number) if draw(body) % 2 else Act((150, 0, 45), None)
+
+
+def failing(body: JSON, number: int) -> Act:
+    return Act((150, 0, 400), None, "status 500") if number == 1 and draw(body) % 3 else plain(body, number)
 
 
 @dataclass
@@ -173,3 +184,77 @@ def account(script: Script, prices: dict[str, Price]) -> Iterator[Account]:
             yield made
         finally:
             made.release.set()
+
+
+PRICES = {
+    "a": ("0.5", "0.1", "2"),
+    "b": ("1", "0.25", "4"),
+    "yuan": ("3", "3", "7"),
+    "a-2026-01-31": ("0.5", "0.1", "2"),
+}
+
+
+def providers(folder: Path, url: str, **changed: str) -> list[str]:
+    """A providers file with the prices; `changed` are other prompt prices by model."""
+    text = f'[providers.p]\nbase_url = "{url}"\nkey_required = false\n'
+    for model in ("a", "b", "yuan"):
+        prompt, cached, completion = PRICES[model]
+        text += f'[providers.p.prices.{model}]\ncurrency = "{"CNY" if model == "yuan" else "USD"}"\nbatch = 0.5\n'
+        text += f"prompt = {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\n"
+    (folder / "providers.toml").write_text(text)
+    return ["--providers", str(folder / "providers.toml")]
+
+
+class Bench:
+    """Commands in one results folder, and what they say."""
+
+    def __init__(self, folder: Path, of: Account, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.account, self._capsys = folder, of, capsys
+        self.results = folder / "results"
+        self.output = ""
+        self.providers = providers(folder, of.url)
+
+    def run(self, *words: str, limit: int = 9) -> int:
+        models = [] if "--model" in words else ["--model", "p:a"]
+        where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--max-retries", "2"]
+        return self.command("run", *where, *models, *self.providers, *words)
+
+    def resume(self, *words: str) -> int:
+        return self.command("resume", "--no-html", *self.providers, *words)
+
+    def command(self, *words: str) -> int:
+        code = main([*words, "--results-dir", str(self.results)])
+        self.output = self._capsys.readouterr().out
+        return code
+
+    def said(self, *words: str) -> Any:
+        self._capsys.readouterr()
+        main([*words, "--json", "--results-dir", str(self.results)])
+        return orjson.loads(self._capsys.readouterr().out)
+
+    def cost(self, name: str = "a") -> JSON:
+        """What `status` says, which report, manifest and `stats` say too once a session has ended."""
+        [row] = self.said("status", "--name", name)
+        folder = self.results / name
+        manifest = orjson.loads((folder / "run_weibo.json").read_bytes())
+        cost: JSON = row["cost"]
+        if manifest["state"] != "running":
+            report = orjson.loads((folder / "eval_report_weibo.json").read_bytes())
+            assert cost == manifest["cost"] == report["cost"]
+            assert self.command("verify", "--name", name) in (0, 1)
+        return cost
+
+    def exact(self, name: str = "a") -> Fraction:
+        """The amount, where nothing else may have been billed."""
+        cost = self.cost(name)
+        assert "low" not in cost and "high" not in cost
+        assert self.command("verify", "--name", name) == 0
+        return Fraction(cost["amount"])
+
+    def bounds(self, name: str = "a") -> tuple[Fraction, Fraction]:
+        cost = self.cost(name)
+        assert Fraction(cost["low"]) <= Fraction(cost["amount"]) <= Fraction(cost["high"])
+        return Fraction(cost["low"]), Fraction(cost["high"])
+
+    def spent(self, *names: str) -> Fraction:
+        return self.account.total(*names)

@@ -78,7 +78,6 @@ class Run:
         rates: Rates | None = None,
         power: bool = False,
         max_retries: int = 2,
-        hedge: float = 0.0,
         meter: Meter | None = None,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
@@ -97,7 +96,7 @@ class Run:
             self.caller: Caller[Any] = Caller(
                 crew.transport if crew else endpoint,
                 Limiter(Slots(control or FixedControl(limit), clock, rates)),
-                Limits(max_retries, max_outage=900.0, hedge=hedge),
+                Limits(max_retries, max_outage=900.0),
                 clock=clock,
                 sleep=sleep,
                 rng=random.Random(0),

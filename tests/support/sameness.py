@@ -31,7 +31,9 @@ NUMBER = re.compile(
 """A number with its marks: best, second best, not of all users."""
 ROW = re.compile(r"^ +[^\\\s]|\S {2,}\S|^\||&")
 """Lines of tables: in text with columns, in Markdown, in LaTeX."""
-CSV_KEYS = ("benchmark", "metric", "run", "platform")
+CSV_KEYS = ("benchmark", "metric", "run", "subset")
+EARLIER = {"platform": "subset", "platforms": "subsets", "Avg.": "all"}
+"""Words of earlier tables and comparisons: names of keys and columns, and the subset that an average is of."""
 
 
 NAMES = (
@@ -129,6 +131,7 @@ def _values(old: Any, new: Any, renamed: Renamed) -> list[str]:
         if path[-1] in VERSIONS:
             continue
         now_at = _now_at(path, renamed)
+        now_at = now_at if now_at in there else tuple(EARLIER.get(part, part) for part in now_at)
         if now_at in there:
             if not _same(was, there[now_at]):
                 found.append(f"{'/'.join(path)}: {was!r} is now {there[now_at]!r}")
@@ -181,10 +184,11 @@ def close(a: float, b: float) -> bool:
 
 
 def _table(content: bytes) -> dict[str, Any]:
-    """Return the rows of a CSV file by benchmark, metric, run and platform, each by its columns."""
+    """Return the rows of a CSV file by benchmark, metric, run and subset, each by its columns."""
     rows: dict[str, Any] = {}
     for line in csv.DictReader(io.StringIO(content.decode())):
-        key = " | ".join(line.pop(name) for name in CSV_KEYS)
+        line = {EARLIER.get(column, column): text for column, text in line.items()}
+        key = " | ".join(EARLIER.get(text, text) for text in map(line.pop, CSV_KEYS))
         assert key not in rows, f"two rows are of {key}"
         rows[key] = {column: _cell(text) for column, text in line.items()}
     return rows

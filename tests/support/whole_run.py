@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ import orjson
 
 from harness.benchmarks.reports import encoded
 from harness.chat import Chat
-from harness.endpoint.batches import MOST_REQUESTS
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
-from harness.engine.batches import Batches
+from harness.engine.extension import Extension
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine
@@ -40,7 +38,6 @@ from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.chains import Chains, Endpoint, no_wait, task_lines
 from tests.support.disks import Death, FaultyDisk
-from tests.support.provider import Provider, at_once
 
 USERS = {"甲": 2, "乙": 1, "丙": 3, "丁": 2}
 LIMIT = 2
@@ -104,32 +101,16 @@ async def hiccup(user: str, before: int) -> None:
         raise TransportFault("http_503", "busy")
 
 
-def hurried() -> float:
-    """A thousand seconds a second: for pauses between batches."""
-    return 1000.0 * anyio.current_time()
-
-
 class WholeRun:
-    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all processes. With a
-    `provider` it goes by batches, each of whose operations `step` does, or the disk, which may fail there."""
+    """One run's folder below `folder`. `shown` are the replies that plays were shown, in all processes."""
 
-    def __init__(
-        self,
-        folder: Path,
-        users: Mapping[str, int] = USERS,
-        *,
-        power: bool = False,
-        provider: Provider | None = None,
-        most_requests: int = MOST_REQUESTS,
-    ) -> None:
+    def __init__(self, folder: Path, users: Mapping[str, int] = USERS, *, power: bool = False) -> None:
         self.root = folder
         self.files = RunFiles(folder / "results" / "run", "weibo")
         self.shown: Counter[str] = Counter()
-        self.step: Callable[[Callable[[], Any]], Any] = at_once
         self.answered: list[Counter[str]] = []
         self._users = users
         self._power = power
-        self._provider, self._most_requests = provider, most_requests
         self._tasks = folder / "tasks.jsonl"
         if not self._tasks.exists():
             self._tasks.write_text(task_lines(users), encoding="utf-8")
@@ -173,9 +154,7 @@ class WholeRun:
             store.set_aside_report()
             store.keep_files(benchmark.configuration.files)
             made.save(files.manifest, disk)
-            if self._provider is not None:
-                self._provider.step = partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step
-            anyio.run(self._play, job, endpoint)
+            anyio.run(self._play, job, endpoint, self.extensions(disk))
         elif made.state == COMPLETE:
             return made
         self.finish(job, disk)
@@ -186,20 +165,18 @@ class WholeRun:
         atomic.write(self.files.report("json"), encoded(report), disk=disk)
         job.manifest.save(self.files.manifest, disk)
 
-    async def _play(self, job: Run, endpoint: Endpoint) -> None:
+    def extensions(self, disk: Disk) -> Sequence[Extension]:
+        return ()
+
+    async def _play(self, job: Run, endpoint: Endpoint, extensions: Sequence[Extension]) -> None:
         clock = anyio.current_time
-        limit, findings, batches = LIMIT, Findings([job], clock), None
-        if self._provider is not None:
-            limit = len(job.remaining)
-        limiter = Limiter(Slots(FixedControl(limit), clock))
-        caller = Caller(endpoint, limiter, Limits(2, 900.0), clock=clock, sleep=no_wait, rng=random.Random(0))
-        if self._provider is not None:
-            most = self._most_requests
-            batches = Batches(
-                self._provider, caller, findings, clock=hurried, sleep=no_wait, rng=random.Random(0), most_requests=most
-            )
+        findings, slots = Findings([job], clock), Slots(FixedControl(LIMIT), clock)
+        for one in extensions:
+            slots = one.limiting(None, [job], slots)  # type: ignore[arg-type]
+        limits, chance = Limits(2, 900.0), random.Random(0)
+        caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=no_wait, rng=chance)
         power = self._power
-        lane = Lane("run", findings, caller, seed=1, requested=limit, power=power, clock=clock, batches=batches)
+        lane = Lane("run", findings, caller, seed=1, requested=LIMIT, power=power, clock=clock, extensions=extensions)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:
             raise lane.ending

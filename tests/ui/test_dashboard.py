@@ -19,7 +19,7 @@ from harness.cost import rounded
 from harness.endpoint.latency import REPLIES, Latency
 from harness.engine.progress import time_to_go
 from harness.engine.recent import Rates, Warnings
-from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned, Wave
+from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view
 from harness.ui.cells import Screen
@@ -107,12 +107,12 @@ def test_dashboard_at_160_columns() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_run_by_batches_shows_its_wave_instead_of_requests_in_flight(others: int) -> None:
-    """By itself and next to another run, on a terminal and in a log: wave, batches, and requests that are completed."""
-    run = snapshot(SCORED, wave=Wave(3, 2, 600, 420), limit=5555)
+def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight(others: int) -> None:
+    """By itself and next to another run, on a terminal and in a log."""
+    run = snapshot(SCORED, load=(("wave 3", 8), ("420/600 requests", 0)), limit=5555)
     runs = (run, *[snapshot(SCORED, name="gpt-5-mini") for _ in range(others)])
     for text in ("\n".join(shown(runs, 120, 40)), lines(runs)):
-        assert "wave 3" in text and "2 batches" in text and "420/600" in text
+        assert "wave 3" in text and "420/600 requests" in text
         assert "5555" not in text
 
 

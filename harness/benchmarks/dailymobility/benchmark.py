@@ -14,6 +14,7 @@ from msgspec import structs
 from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import agents, groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
+from harness.benchmarks.dailymobility.agents.llm import no_reply
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.city import City, load_city
 from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
@@ -40,7 +41,10 @@ AGENT_PARAMETERS = "agent_parameters"
 SENT = "sent"
 """In an identity: requests have the parameters that the agent asks for. Without it (runs of version 0.1) none has."""
 
-IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed", AGENT_PARAMETERS)
+AGENT_MEMORY_SEARCH = "agent_memory_search"
+"""In an identity: agents' searches of their memories find something. Without it they find nothing, as upstream's."""
+
+IDENTITIES = ("structured", "parse_retries", "simulator", "agent_seed", AGENT_PARAMETERS, AGENT_MEMORY_SEARCH)
 """What the modes say of themselves in a run's identity."""
 
 NO_REPLY = frozenset({*FINAL_REASONS, "refusal", "empty"})
@@ -118,23 +122,24 @@ class AgentMode:
         self._seed = settings.agent_seed
         self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
         self._asking = asking
-        self._runner = Runner(agent, city, seed=self._seed, warn=warn, log=log)
+        self._finds = {AGENT_MEMORY_SEARCH: True} if settings.agent_memory_search else {}
+        self._runner = Runner(agent, city, seed=self._seed, finds_memories=bool(self._finds), warn=warn, log=log)
 
     def identity(self) -> JSON:
-        return {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._sent, **self._asking.identity}
+        own = {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._finds, **self._sent}
+        return {**own, **self._asking.identity}
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         odd = Counter[str]()
 
         async def counted(request: Request) -> Completion:
-            """The same request once more while the reply is empty or a refusal, as often as the run allows."""
+            """The same request once more while the completion has no reply, as often as the run allows."""
             request = self._as_run(request)
             for retries_left in range(self._asking.parse_retries, -1, -1):
                 completion = await chat.ask(request)
                 if completion.finish_reason == "tool_call":  # upstream reads no tool call
                     completion = structs.replace(completion, text="")
-                final = completion.finish_reason in FINAL_REASONS
-                if completion.text.strip() or final or not retries_left:
+                if no_reply(completion) is None or completion.finish_reason in FINAL_REASONS or not retries_left:
                     break
             odd.update(_oddities(completion))
             return completion
@@ -257,7 +262,8 @@ def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settin
     if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
         return DailyMobility.Settings(prompt=files.get("prompt"))
     kind = DailyMobility.Settings if identity.get(AGENT_PARAMETERS) == SENT else DailyMobility.EarlierSettings
-    return kind(agent=files["agent"], agent_seed=checked(identity, "agent_seed", int))
+    finds, seed = identity.get(AGENT_MEMORY_SEARCH) is True, checked(identity, "agent_seed", int)
+    return kind(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
 
 
 def _runs_code(identity: JSON) -> bool:
@@ -304,6 +310,10 @@ class DailyMobility(Benchmark):
             default=None, metadata={"help": "an agent file written for asbench; its code is run"}
         )
         agent_seed: int = field(default=0, metadata={"help": "seed of the agents' random numbers"})
+        agent_memory_search: bool = field(
+            default=False,
+            metadata={"help": "let agents' searches of their stream of memories find something, unlike upstream's"},
+        )
         sends_parameters: ClassVar[bool] = True
 
         def __post_init__(self) -> None:
@@ -311,6 +321,8 @@ class DailyMobility(Benchmark):
                 raise BadInput("--agent and --prompt exclude each other: an agent file writes its own prompts")
             if self.agent is None and self.agent_seed:
                 raise BadInput("--agent-seed has no effect without --agent")
+            if self.agent is None and self.agent_memory_search:
+                raise BadInput("--agent-memory-search has no effect without --agent")
 
     class EarlierSettings(Settings):
         """Settings of a run from before requests had the parameters that the agent asks for."""

@@ -20,9 +20,12 @@ import numpy as np
 from harness.benchmarks.dailymobility.spatial import Line, Lines, Points, Rows, optional
 from harness.benchmarks.files import content
 from harness.errors import BadInput
+from harness.model import JSON
 
 MAP = "pycityproto.city.map.v2.map_pb2"
 SEPARATOR = "|"
+OPTIONAL = frozenset({"area", "capacity", "land_use", "urban_land_use", "z"})
+"""Fields of the messages that may be set to 0; any other is not set then."""
 DUPLICATE = "expected a unique id, got that of an earlier entry"
 
 FURTHEST = 1e8
@@ -82,7 +85,7 @@ class City:
     _of_kinds: dict[frozenset[str], _Located] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def nearby(self, x: float, y: float, radius: float, category: str | Collection[str] | None = None) -> list[Poi]:
-        """Return POIs with |dx| <= radius and |dy| <= radius, a square as in upstream's `get_around_poi`, in map order.
+        """Return POIs with |dx| <= radius and |dy| <= radius, a square, in the order of upstream's `get_around_poi`.
 
         `category` is the last level of the category, or several of which one must be it; None is any.
         """
@@ -94,7 +97,7 @@ class City:
             chosen = np.zeros(len(numbers), np.bool_)
             chosen[[numbers[kind] for kind in wanted if kind in numbers]] = True
             rows = rows[chosen[of_poi[rows]]]
-        return [pois[row] for row in np.sort(rows).tolist()]
+        return [pois[row] for row in rows.tolist()]
 
     def nearest(self, x: float, y: float, kinds: Collection[str], count: int) -> list[Poi]:
         """Return the `count` nearest POIs that have one of `kinds` as some level of their category, nearest first.
@@ -127,6 +130,15 @@ class City:
         numbers: dict[str, int] = {}
         of_poi = [numbers.setdefault(levels(poi.category)[-1], len(numbers)) for poi in self.pois.values()]
         return numbers, np.array(of_poi, np.intp)
+
+
+def as_message(fields: Mapping[str, Any], declared: Iterable[str] = ()) -> JSON:
+    """Return fields in the order of protobuf's JSON writer: agents see it where a prompt holds a place.
+
+    Fields that are set come by number, as in `fields`, then the others as `declared`, by default by number too.
+    """
+    is_set = {name: value for name, value in fields.items() if value or name in OPTIONAL}
+    return is_set | {name: fields[name] for name in declared or fields if name in fields}
 
 
 def levels(category: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections import deque
 from math import hypot
 from typing import Literal
 
-from harness.benchmarks.dailymobility.city import Aoi, City
+from harness.benchmarks.dailymobility.city import Aoi, City, as_message
 from harness.errors import HarnessError
 from harness.model import JSON
 
@@ -63,16 +63,16 @@ class Walker:
 
     @property
     def position(self) -> JSON:
-        """The form for agents: `xy_position`, and `aoi_position`, or on the way `lane_position`.
+        """The form for agents, in upstream's order: `aoi_position`, or on the way `lane_position`, and `xy_position`.
 
         The lane is the nearest one, and lane 0 in a city without lanes.
         """
         x, y = self.xy
-        position: JSON = {"xy_position": {"x": x, "y": y, "z": 0.0}}
+        place: JSON = {"aoi_position": {"aoi_id": self._end.id}}
         if self.moving:
             lane, along = self._city.nearest_lane(x, y) or (0, 0.0)
-            return position | {"lane_position": {"lane_id": lane, "s": along}}
-        return position | {"aoi_position": {"aoi_id": self._end.id}}
+            place = {"lane_position": as_message({"lane_id": lane, "s": along})}
+        return place | {"xy_position": as_message({"x": x, "y": y, "z": 0.0})}
 
     def go_to(self, aoi: int, mode: Mode = "driving") -> None:
         """Set out for an AOI from wherever the resident is, on the way too; no change for where one is or already goes.

@@ -33,18 +33,18 @@ def blocks(data: JSON) -> Iterator[Block]:
     """Yield everything, one pair of runs after the other."""
     yield Heading("Verdicts")
     yield from (Paragraph(words) for pair in data["pairs"] for words in pair["verdicts"])
-    runs = [(run["name"], run["benchmark"], run["model"] or "not known", run["platforms"]) for run in data["runs"]]
+    runs = [(run["name"], run["benchmark"], run["model"] or "not known", run["subsets"]) for run in data["runs"]]
     yield Heading("Runs compared")
-    yield Table(("run", "benchmark", "model", "platforms"), tuple(runs))
+    yield Table(("run", "benchmark", "model", "subsets"), tuple(runs))
     for pair in data["pairs"]:
         yield Heading(f"{pair['a']} (A) and {pair['b']} (B)")
         yield _coverage(pair)
         yield from map(Paragraph, pair["warnings"])
         yield from map(Paragraph, coverage_notes(pair))
         yield from _charts(pair)
-        platforms = dict.fromkeys(entry["platform"] for entry in pair["figures"])
-        for platform in sorted(platforms, key=lambda name: name != ALL):
-            yield from _figures(pair, platform)
+        subsets = dict.fromkeys(entry["subset"] for entry in pair["figures"])
+        for subset in sorted(subsets, key=lambda name: name != ALL):
+            yield from _figures(pair, subset)
         yield from _users(pair)
     yield Heading("How this is computed")
     yield from map(Paragraph, method(data))
@@ -55,7 +55,7 @@ def method(data: JSON) -> Iterator[str]:
     yield (
         "Differences are A minus B in the unit of each metric, of shares in percentage points (times 100), on users "
         "that both have with the same task. Failed users are in no figure; invalid answers count as in the reports. "
-        "Over all platforms (all): the mean of the platforms' figures, each with the same weight."
+        "Over all subsets (all): the mean of the subsets' figures, each with the same weight."
     )
     yield (
         "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out; too few: fewer "
@@ -70,7 +70,7 @@ def method(data: JSON) -> Iterator[str]:
         "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
         "Users for 1 point: how many it takes to show a difference of 1 percentage point (for another unit, of a "
         "hundredth of its range) at 5 % (of the family, for primary figures) with a power of 80 %, and the 95 % "
-        "interval of that number. Formulas and sources: docs/statistics.md."
+        "interval of that number. Formulas and sources: page Statistics of the documentation."
     )
 
 
@@ -79,10 +79,10 @@ def _coverage(pair: JSON) -> Table:
         return str(of["scored"]) if of["expected"] is None else f"{of['scored']} of {of['expected']}"
 
     rows = [
-        (of["platform"], scored(of["a"]), scored(of["b"]), *map(str, _shared(of)), str(of["other_tasks"]))
+        (of["subset"], scored(of["a"]), scored(of["b"]), *map(str, _shared(of)), str(of["other_tasks"]))
         for of in pair["coverage"]
     ]
-    return Table(("platform", "A scored", "B scored", "both", "only A", "only B", "other task"), tuple(rows))
+    return Table(("subset", "A scored", "B scored", "both", "only A", "only B", "other task"), tuple(rows))
 
 
 def _shared(of: JSON) -> tuple[int, int, int]:
@@ -95,7 +95,7 @@ def coverage_notes(pair: JSON) -> Iterator[str]:
     yield from pair["left_out"]
     for side in "ab":
         shares = [
-            f"{of['platform']} {has['expected']} of {plural(has['users_in_tasks'], 'user')} (share {has['ratio']:g})"
+            f"{of['subset']} {has['expected']} of {plural(has['users_in_tasks'], 'user')} (share {has['ratio']:g})"
             for of in pair["coverage"]
             if (has := of[side])["ratio"] not in (None, 1)
         ]
@@ -107,13 +107,13 @@ def coverage_notes(pair: JSON) -> Iterator[str]:
             if has["expected"] is not None and has["scored"] < has["expected"]:
                 failed = f", {has['failed']} of them failed" if has["failed"] else ""
                 missing = plural(has["expected"] - has["scored"], "user")
-                yield f"{of['platform']}: {name} is INCOMPLETE, without {missing}{failed}."
+                yield f"{of['subset']}: {name} is INCOMPLETE, without {missing}{failed}."
             if has["unsound"]:
                 lines = plural(has["unsound"], "line")
-                yield f"{of['platform']}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
+                yield f"{of['subset']}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
         if of["other_tasks"]:
             users = plural(of["other_tasks"], "user")
-            yield f"{of['platform']}: the tasks of {users} are not the same in both runs, so these are left out."
+            yield f"{of['subset']}: the tasks of {users} are not the same in both runs, so these are left out."
         yield from _alone(pair, of, "a", "b")
         yield from _alone(pair, of, "b", "a")
 
@@ -130,12 +130,12 @@ def _alone(pair: JSON, of: JSON, side: str, other: str) -> Iterator[str]:
     ]
     figures = f"; {pair[side]} has on them, against on those of both: {', '.join(means)}" if means else ""
     users = plural(alone["users"], "user")
-    yield f"{of['platform']}: {users} of {pair[side]} not in {pair[other]}, so in no figure below{figures}."
+    yield f"{of['subset']}: {users} of {pair[side]} not in {pair[other]}, so in no figure below{figures}."
 
 
-def _figures(pair: JSON, platform: str) -> Iterator[Block]:
-    entries = [entry for entry in pair["figures"] if entry["platform"] == platform]
-    where = f"All platforms ({entries[0]['platforms']})" if platform == ALL else platform
+def _figures(pair: JSON, subset: str) -> Iterator[Block]:
+    entries = [entry for entry in pair["figures"] if entry["subset"] == subset]
+    where = f"All subsets ({entries[0]['subsets']})" if subset == ALL else subset
     yield Heading(f"{where}: A minus B on {plural(max(entry['users'] for entry in entries), 'user')}")
     units = _units(pair)
     are_shares = all(metric.unit is None for metric in units.values())
@@ -203,9 +203,9 @@ def _with_unit(metric: Metric, value: float | None) -> str:
 
 
 def _charts(pair: JSON) -> Iterator[Block]:
-    """Yield, for each unit, a chart of all its metrics, and one of the main ones by platform."""
-    platforms = tuple(dict.fromkeys(entry["platform"] for entry in pair["figures"]))
-    if not platforms:
+    """Yield, for each unit, a chart of all its metrics, and one of the main ones by subset."""
+    subsets = tuple(dict.fromkeys(entry["subset"] for entry in pair["figures"]))
+    if not subsets:
         return
     title = f"{pair['a']} minus {pair['b']}"
     units: dict[str | None, list[Metric]] = {}
@@ -214,13 +214,13 @@ def _charts(pair: JSON) -> Iterator[Block]:
     for unit, metrics in units.items():
         label, names = f"difference, {metrics[0].difference_unit}", {metric.name for metric in metrics}
         of = [entry for entry in pair["figures"] if entry["metric"] in names]
-        last = [entry for entry in of if entry["platform"] == platforms[-1]]
+        last = [entry for entry in of if entry["subset"] == subsets[-1]]
         rows = tuple(entry["compared"] for entry in last)
-        yield Chart("intervals", f"{title}, {platforms[-1]}", rows, label, "", (_series(title, last),), unit is None)
+        yield Chart("intervals", f"{title}, {subsets[-1]}", rows, label, "", (_series(title, last),), unit is None)
         main = [metric.name for metric in metrics if metric.name in pair["main"]]
-        if len(platforms) > 1 and main:
+        if len(subsets) > 1 and main:
             series = tuple(_series(name, [entry for entry in of if entry["metric"] == name]) for name in main)
-            yield Chart("intervals", f"{title}, by platform", platforms, label, "", series, unit is None)
+            yield Chart("intervals", f"{title}, by subset", subsets, label, "", series, unit is None)
 
 
 def _series(name: str, entries: Sequence[JSON]) -> Series:
@@ -234,11 +234,11 @@ def _users(pair: JSON) -> Iterator[Block]:
         return
     metric = _ranking(pair)
     rows = [
-        (one["user_id"], one["platform"], metric.text(one["difference"], signed=True))
+        (one["user_id"], one["subset"], metric.text(one["difference"], signed=True))
         for one in pair["most_different"][:MOST]
     ]
     yield Heading(f"Users that differ most in {metric.name}")
-    yield Table(("user", "platform", "A - B" if metric.unit is None else f"A - B, {metric.unit}"), tuple(rows))
+    yield Table(("user", "subset", "A - B" if metric.unit is None else f"A - B, {metric.unit}"), tuple(rows))
 
 
 def _ranking(pair: JSON) -> Metric:
@@ -259,13 +259,13 @@ def sheets(data: JSON) -> list[Sheet]:
     def users(pair: JSON) -> Iterator[Sequence[Content]]:
         metric = _ranking(pair)
         for one in pair["most_different"]:
-            yield one["platform"], one["user_id"], metric.name, _figure(metric, one["difference"])
+            yield one["subset"], one["user_id"], metric.name, _figure(metric, one["difference"])
 
     return [
         Sheet("Verdicts", ("A", "B", "", "in words"), _under(pairs, words), tuple(method(data))),
         _figure_sheet(pairs),
         _coverage_sheet(pairs),
-        Sheet("Users", ("A", "B", "platform", "user", "metric", "A - B"), _under(pairs, users)),
+        Sheet("Users", ("A", "B", "subset", "user", "metric", "A - B"), _under(pairs, users)),
     ]
 
 
@@ -279,7 +279,7 @@ def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
     unit = " (%)" if are_shares else ""
     spans = ("from", "to", "from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)")
     needed = ("from (users)", "to (users)", "unit", "kind", "compared by", "A as given", "B as given")
-    columns = ("A", "B", "platform", "metric", f"A{unit}", f"B{unit}", "A - B", *spans, *AGREEMENT, *needed)
+    columns = ("A", "B", "subset", "metric", f"A{unit}", f"B{unit}", "A - B", *spans, *AGREEMENT, *needed)
     notes = ("Differences of shares in points; from, to: 95 % interval.",)
     return Sheet("Figures", columns, _under(pairs, _figure_rows), notes)
 
@@ -291,7 +291,7 @@ def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
         spans = (end for name in ("ci95", "ci95_simultaneous") for end in of[name] or (None, None))
         counts = (of[name] for name in ("users", "a_better", "equal", "b_better", "users_needed"))
         yield (
-            of["platform"],
+            of["subset"],
             metric.name,
             *(_figure(metric, value) for value in (of["a"], of["b"], of["difference"], *spans)),
             *(_cell(of[name], P_FORMAT) for name in ("p", "p_adjusted")),
@@ -310,10 +310,10 @@ def _coverage_sheet(pairs: Sequence[JSON]) -> Sheet:
         for of in pair["coverage"]:
             both, *alone = _shared(of)
             counts = [*(of[side][name] for side in "ab" for name in numbers), both, of["other_tasks"], *alone]
-            yield of["platform"], *map(_cell, counts)
+            yield of["subset"], *map(_cell, counts)
 
     titles = (f"{side} {name.replace('_', ' ')}" for side in "AB" for name in numbers)
-    columns = ("A", "B", "platform", *titles, "both", "other task", "only A", "only B")
+    columns = ("A", "B", "subset", *titles, "both", "other task", "only A", "only B")
     return Sheet("Coverage", columns, _under(pairs, rows))
 
 

@@ -27,7 +27,7 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="names of two or more runs (--plan: one), or folders")
+    options.add_runs(parser, "names of two or more runs (--plan: one), or folders", options.filled)
     options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
     options.add_earlier(parser)
     words = f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})"
@@ -51,7 +51,9 @@ def execute(args: argparse.Namespace) -> int:
     outputs = options.outputs(args)
     written = [path for path in (args.out, args.html) if path is not None]
     outputs.check(*written)
-    wish = pairs.Wish(args.runs, args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark)
+    wish = pairs.Wish(
+        options.runs(args), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
+    )
     if args.plan:
         power = POWER if args.power is None else args.power
         data = pairs.planned(wish, planning.Plan(args.difference, power, args.family))

@@ -20,9 +20,9 @@ from harness.scoring.planning import UNTIED, needed
 
 SEED = 20_250
 ALL = "all"
-"""In place of a platform: the mean of the platforms' figures."""
+"""In place of a subset: the mean of the subsets' figures."""
 MOST = 5
-"""Users shown that differ most, of each platform."""
+"""Users shown that differ most, of each subset."""
 
 Places = Mapping[tuple[str, str], int]
 """(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and drawn together."""
@@ -110,9 +110,9 @@ def users_of(pairs: Iterable[Sequence[Stratum]]) -> Places:
 
 
 def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permutations: int) -> list[Test]:
-    """Return a test for each platform and figure, and for all platforms if there are several.
+    """Return a test for each subset and figure, and for all subsets if there are several.
 
-    The main figures over all platforms are primary: `adjust` completes their entries. All others are exploratory.
+    The main figures over all subsets are primary: `adjust` completes their entries. All others are exploratory.
     """
     pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
     rng = np.random.default_rng(SEED)
@@ -120,8 +120,8 @@ def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permut
     groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
     groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
     tests = [
-        _test(strata, of, swaps, platform, metric, column)
-        for platform, of in groups.items()
+        _test(strata, of, swaps, subset, metric, column)
+        for subset, of in groups.items()
         for column, metric in enumerate(figures.benchmark.metrics)
     ]
     for test in tests[-len(figures.names) :]:
@@ -132,7 +132,7 @@ def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permut
 
 
 def _test(
-    strata: Sequence[Stratum], of: Sequence[int], swaps: paired.Swapped, platform: str, metric: Metric, column: int
+    strata: Sequence[Stratum], of: Sequence[int], swaps: paired.Swapped, subset: str, metric: Metric, column: int
 ) -> Test:
     """Return the test of a figure over some strata; p-values and intervals of its entry are for it alone."""
     a, b = (np.array([stratum.values[side][column] for stratum in strata]) for side in (0, 1))
@@ -141,7 +141,7 @@ def _test(
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
     swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
     entry = {
-        "platform": platform,
+        "subset": subset,
         "undefined_on": [strata[place].subset for place in of if place not in there],
         "a": number(np.mean(a[there])) if there else None,
         "b": number(np.mean(b[there])) if there else None,
@@ -158,16 +158,16 @@ def _test(
 def _alone(test: Test) -> JSON:
     """Return the rest of an entry, for this test alone."""
     metric, given = test.metric, _given(test.strata, test.column)
-    by_platform = {stratum.subset: of for stratum, of in zip(test.strata, test.moments, strict=True)}
+    by_subset = {stratum.subset: of for stratum, of in zip(test.strata, test.moments, strict=True)}
     return {
-        "platforms": len(test.strata),
+        "subsets": len(test.strata),
         "metric": metric.name,
         "lower_is_better": metric.lower_is_better,
         "compared": metric.ranked_by if given else metric.name,
         "given": given,
         "exploratory": True,
         "users": sum(one.users for one in test.moments),
-        "few_untied": {subset: one.untied for subset, one in by_platform.items() if one.untied < UNTIED},
+        "few_untied": {subset: one.untied for subset, one in by_subset.items() if one.untied < UNTIED},
         "ci95": interval(test.entry["difference"], test.moments),
         "ci95_simultaneous": None,
         "p": paired.p_value(test.swaps, test.observed, test.whole),
@@ -238,7 +238,7 @@ def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:
         part = np.where(stratum.same[:, column], np.nan, stratum.parts[:, column])
         order = np.argsort(-np.abs(part), kind="stable")[:MOST]
         found += [
-            {"platform": stratum.subset, "user_id": stratum.users[row], "difference": float(part[row])}
+            {"subset": stratum.subset, "user_id": stratum.users[row], "difference": float(part[row])}
             for row in order.tolist()
             if not math.isnan(part[row])
         ]

@@ -17,18 +17,18 @@ from harness.features.compare import figures, planning, verdicts, warnings
 from harness.features.compare.figures import Stratum
 from harness.model import JSON
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Which runs are compared, by `names` of `results` or folders, on which `platforms` (all without). `tasks` is a
+    """Which runs are compared, by `names` of `results` or folders, on which `subsets` (all without). `tasks` is a
     folder, None for each run's own; code of others is run with `trust`, or from the file `benchmark`."""
 
     names: Sequence[str]
     results: Path
     tasks: Path | None
-    platforms: Sequence[str]
+    subsets: Sequence[str]
     trust: bool
     benchmark: str | None
 
@@ -46,11 +46,11 @@ def _found(wish: Wish, least: int) -> dict[str, dict[str, Subset]]:
     """Return the subsets of each run. Raise `BadInput` for a run without any."""
     folders = runs.folders(wish.names, wish.results, least)
     found = {
-        run: runs.subsets(run, folder, wish.platforms, wish.trust, wish.benchmark) for run, folder in folders.items()
+        run: runs.subsets(run, folder, wish.subsets, wish.trust, wish.benchmark) for run, folder in folders.items()
     }
     for run, subsets in found.items():
         if not subsets:
-            wanted = f" for {', '.join(wish.platforms)}" if wish.platforms else ""
+            wanted = f" for {', '.join(wish.subsets)}" if wish.subsets else ""
             raise BadInput(f"{folders[run]} holds no run{wanted}")
     return found
 
@@ -122,7 +122,7 @@ def _run(run: str, subsets: Sequence[Subset]) -> JSON:
         "name": run,
         "benchmark": ", ".join(dict.fromkeys(of.benchmark for of in subsets)),
         "model": ", ".join(models) or None,
-        "platforms": ", ".join(of.name for of in subsets),
+        "subsets": ", ".join(of.name for of in subsets),
     }
 
 
@@ -146,7 +146,7 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
     if not pairs:
         has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
         which = "; ".join(f"{run} has {names}" for run, names in has.items())
-        raise BadInput(f"the runs have no platform in common: {which}")
+        raise BadInput(f"the runs have no subset in common: {which}")
     return pairs
 
 

@@ -32,10 +32,11 @@ def method(data: JSON) -> Iterator[str]:
     """Yield what the numbers rest on."""
     power = {f"{100 * of['power']:g} %" for of in data["plans"]}
     yield (
-        "Users needed: over all platforms, spread over them as these users are, to show the difference at 5 % "
+        "Users needed: over all subsets, spread over them as these users are, to show the difference at 5 % "
         f"(two-sided, divided by the number of tests) with a power of {', '.join(power)}; in brackets the 95 % "
         "interval of that number, since the spread is an estimate. No estimate: fewer than 20 users differ, or too few "
-        "of those needed would differ for any test to show it. Formulas and sources: docs/statistics.md."
+        "of those needed would differ for any test to show it. Formulas and sources: page Statistics of the "
+        "documentation."
     )
     for run in data["runs"]:
         if any(of["b"] is None for of in data["plans"]):

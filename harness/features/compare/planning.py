@@ -31,7 +31,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """Users' parts in a primary figure by platform, of two runs' difference; of one run's figure if `b` is None."""
+    """Users' parts in a primary figure by subset, of two runs' difference; of one run's figure if `b` is None."""
 
     a: str
     b: str | None
@@ -58,7 +58,7 @@ def _main(figures: Figures) -> Iterator[tuple[int, Metric]]:
 
 
 def planned(spreads: Sequence[Spread], plan: Plan) -> list[JSON]:
-    """Return the users needed for each, over all platforms; None without an estimate."""
+    """Return the users needed for each, over all subsets; None without an estimate."""
     return [_planned(one, plan, sum(other.benchmark == one.benchmark for other in spreads)) for one in spreads]
 
 

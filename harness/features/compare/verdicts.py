@@ -21,12 +21,12 @@ neither, or nobody knows since the metric has no bounds."""
 
 
 def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures) -> list[str]:
-    """Return a sentence for each main figure, over all platforms of the pair, and put `outcome` and
+    """Return a sentence for each main figure, over all subsets of the pair, and put `outcome` and
     `missing_users` into their entries. `names` are those of `a` and `b`."""
     if not entries:
         return ["Nothing to compare."]
-    last = entries[-1]["platform"]
-    chosen = {entry["metric"]: entry for entry in entries if entry["platform"] == last}
+    last = entries[-1]["subset"]
+    chosen = {entry["metric"]: entry for entry in entries if entry["subset"] == last}
     found = list[str]()
     for name in reversed(figures.main):
         entry = chosen[name]
@@ -72,9 +72,9 @@ def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
         case "same":
             return f"{a} and {b} are the same in {metric.name}, {over}: every user's value is equal."
         case "too_few":
-            few = ", ".join(f"{platform} {untied}" for platform, untied in of["few_untied"].items())
+            few = ", ".join(f"{subset} {untied}" for subset, untied in of["few_untied"].items())
             where = f" ({few})" if few else ""
-            why = f"too few users, or nearly all have the same difference{where}"
+            why = f"too few users, nearly all have the same difference{where}, or a few outliers decide"
             return f"Nothing can be concluded about {metric.name}, {over}: {why}."
         case "no_difference":
             return _not_shown(of, metric, f"{a} and {b}", over)
@@ -149,12 +149,12 @@ def _failed(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
 
 
 def _caution(of: JSON) -> str:
-    """Return which platforms it does not cover, and a warning about an interval of few users that differ."""
+    """Return which subsets it does not cover, and a warning about an interval of few users that differ."""
     if of["difference"] is None:
         return ""
     caution = f" Not about {', '.join(of['undefined_on'])}, where it is not defined." if of["undefined_on"] else ""
     if of["few_untied"] and of["ci95"] is not None:
-        few = ", ".join(f"{untied} on {platform}" for platform, untied in of["few_untied"].items())
+        few = ", ".join(f"{untied} on {subset}" for subset, untied in of["few_untied"].items())
         caution += f" The interval rests on few users that differ: {few}."
     return caution
 

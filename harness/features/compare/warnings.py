@@ -28,7 +28,7 @@ def coverage(a: Side, b: Side, figures: Figures) -> JSON:
     both = common(a, b)
     only_a, only_b = ([user for user in one.tasks if user not in other.tasks] for one, other in ((a, b), (b, a)))
     return {
-        "platform": a.of.name,
+        "subset": a.of.name,
         "a": _covered(a, both),
         "b": _covered(b, both),
         "common": len(both),
@@ -81,14 +81,14 @@ def warnings(a: Sequence[Side], b: Sequence[Side]) -> list[str]:
     and the answers that count as empty."""
     subsets = [(of.of, other.of) for of, other in zip(a, b, strict=True)]
     differing = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
-    return [*_remarks(subsets), *_by_platform(differing, len(a)), *_invalid(a, b)]
+    return [*_remarks(subsets), *_by_subset(differing, len(a)), *_invalid(a, b)]
 
 
-def _by_platform(sentences: Iterable[tuple[str, str]], platforms: int) -> Iterator[str]:
-    """Yield sentences, each once, with its platforms unless it is about all."""
+def _by_subset(sentences: Iterable[tuple[str, str]], subsets: int) -> Iterator[str]:
+    """Yield sentences, each once, with its subsets unless it is about all."""
     for words, alike in groupby(sorted(sentences, key=lambda pair: pair[1]), key=lambda pair: pair[1]):
         names = [name for name, _ in alike]
-        yield words if len(names) == platforms else f"{', '.join(names)}: {words}"
+        yield words if len(names) == subsets else f"{', '.join(names)}: {words}"
 
 
 def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
@@ -96,13 +96,13 @@ def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
     remarks = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
     for words in dict.fromkeys(words for _, _, words in remarks):
         runs: dict[str, list[str]] = {}
-        for platform, run, same in remarks:
+        for subset, run, same in remarks:
             if same == words:
-                runs.setdefault(run, []).append(platform)
+                runs.setdefault(run, []).append(subset)
         if len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1:
             runs = {"Both runs": next(iter(runs.values()))}
-        for run, platforms in runs.items():
-            yield from _by_platform([(platform, f"{run}: {words}") for platform in platforms], len(subsets))
+        for run, names in runs.items():
+            yield from _by_subset([(subset, f"{run}: {words}") for subset in names], len(subsets))
 
 
 def _notes(of: Subset) -> Sequence[str]:
@@ -115,7 +115,7 @@ def _notes(of: Subset) -> Sequence[str]:
 
 
 def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
-    """Yield the invalid answers of both sides on each platform, of the users that are compared."""
+    """Yield the invalid answers of both sides on each subset, of the users that are compared."""
     for sides in zip(a, b, strict=True):
         users = common(*sides)
         counts = [_answers(side, users) for side in sides]

@@ -1,8 +1,8 @@
 """`run --estimate`: what a whole run will take, from a few users who are played first and kept.
 
-They are one of each stratum of chain lengths, so that short and long ones are among them as often as among all. What
-they took is extrapolated by their steps, prompts by the bytes that users' requests have (`rehearsal.py`), both with
-intervals of `scoring/prediction.py`; the time has bounds (`forecast.py`).
+One user is played of each stratum of chain lengths, so short and long chains have their share among them. What these
+users needed is extrapolated by steps. Prompts are extrapolated by the bytes of users' requests (`rehearsal.py`). Both
+have intervals (`scoring/prediction.py`), and the time has bounds (`forecast.py`).
 """
 
 from __future__ import annotations
@@ -39,16 +39,19 @@ LONGEST_REHEARSAL = 20.0
 
 
 class Estimated(HarnessError):
-    """The end of a run of which the first users were played, and nobody said that it goes on."""
+    """A run ends after its first users, since the user did not agree to the rest."""
 
     exit_code = 5
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the played users of a subset took, each an entry: the `steps` of their chains, the `prompts` in bytes (or
-    steps), the usage of their replies, and the seconds of each. `tries` is the mean of a reply. `left` and
-    `left_prompts` are the steps and prompts of those who are left."""
+    """What the played users of a subset needed, an entry for each user.
+
+    `steps` are those of the chains, `prompts` are in bytes (or steps), `usage` and `seconds` are those of the replies.
+    `tries` is the mean number of tries of a reply. `left` and `left_prompts` are the steps and prompts of the users who
+    have not played yet.
+    """
 
     run: Run
     steps: Array

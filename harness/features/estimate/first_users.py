@@ -1,4 +1,4 @@
-"""Take part in a run: its first users alone, then the estimate, then the word of the user."""
+"""Take part in a run: play its first users, show the estimate, and ask the user whether to continue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 
-from harness.config.plan import Plan
 from harness.engine.extension import Extension, Say
 from harness.engine.session import PlayAlone, Session
 from harness.errors import BadInput
@@ -22,14 +20,10 @@ class FirstUsers(Extension):
         if not args.estimate:
             raise BadInput("--yes is for --estimate")
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
-        if any(plan.tuning.batch for plan in plans):
-            raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
-
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
-        """Play a few users of each run, print what the whole will take, and return the sessions that go on.
+        """Play a few users of each run, print what the whole run will take, and return the sessions that continue.
 
-        Sessions that have ended, or that nobody agrees to, are finished. Users who are done already count.
+        All other sessions are finished here: they have ended, or the user did not agree. Users who are done count.
         """
         began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
         for run in runs:
@@ -56,7 +50,7 @@ class FirstUsers(Extension):
         return [session for session in sessions if session.code is None]
 
     def _agreed(self, found: Sequence[Estimate]) -> bool:
-        """Return whether runs go on, for what they will take: the user's word, or the answer on a terminal."""
+        """Return whether runs continue, by `--yes` or by the user's answer on a terminal."""
         if self._yes or not can_ask():
             return self._yes
         tell(f"go on, for {in_short(found)}? [y/N]")

@@ -1,8 +1,8 @@
 """How long the rest of runs will take on one account: bounds in closed form, from what the first users' requests took.
 
-Nobody knows how fast an endpoint is with more requests in flight than it had so far. So the shortest time is that of an
-endpoint which answers as fast with all of them in flight, and the longest that of one which answers no more in a
-second than it was seen to. Both are one where the first users have filled all slots. Pure: numbers in, seconds out.
+It is unknown how fast an endpoint answers with more requests in flight than so far. The shortest time assumes the same
+seconds per reply with all requests in flight. The longest time assumes no more replies per second than were measured.
+Both are the same if the first users filled all slots. Pure: numbers in, seconds out.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import numpy as np
 from harness.scoring.prediction import BEYOND, Array, Range, draws
 
 MOST_IN_PLAY = 0.1, 0.6
-"""Between these shares of the replies nearly all of the first users are in play: later only those with long chains."""
+"""Between these shares of the replies nearly all of the first users are in play. Later only long chains are."""
 OVERLAP = 0.25
-"""Share of the shorter of work and longest chain that may come on top of the longer: a late start of a long chain."""
+"""Share of the shorter of work and longest chain that is added to the longer: a long chain may start late."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What users took: the seconds of each one's replies, one after another, and the `steps` of their chains; `left`
-    are the steps of those who are left."""
+    """What users needed: the `seconds` of each user's replies, in their order, and the `steps` of each chain.
+
+    `left` has the steps of each user who has not played yet.
+    """
 
     seconds: Sequence[Array]
     steps: Array
@@ -31,9 +33,9 @@ class Pace:
 
 
 def parallel(times: Sequence[float], mean: float) -> float:
-    """Return how many requests at once the endpoint answers: its replies a second times the `mean` seconds of one.
+    """Return how many requests the endpoint answers at once: its replies a second times the `mean` seconds of one.
 
-    `times` are those of the first users' replies. What counts is when most of them were in play.
+    `times` are the moments of the first users' replies. Only the span in which most of these users were in play counts.
     """
     if len(times) < 2:
         return 0.0
@@ -43,8 +45,11 @@ def parallel(times: Sequence[float], mean: float) -> float:
 
 
 def seconds(paces: Sequence[Pace], seen: float, most: float, rated: Range, rng: np.random.Generator) -> Range:
-    """Return how long the users left take, with `seen` requests in flight at least and `most` at most; their rates
-    need the seconds `rated`. The value is the middle of the bounds, as factors."""
+    """Return the seconds that the remaining users need.
+
+    At least `seen` and at most `most` requests are in flight. The rate limits alone need the seconds `rated`. The value
+    is the geometric mean of the bounds.
+    """
     work, chain = np.zeros(1), np.zeros(1)
     for pace in paces:
         busy = np.array([one.sum() for one in pace.seconds])

@@ -24,8 +24,7 @@ FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "names of runs (default: all)"
-    parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
+    options.add_runs(parser, "names of runs (default: all)", options.filled)
     words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and "
     words += "mlflow send the runs there"
     options.add(parser, "--format", words, choices=(*ENDINGS, *TRACKERS))
@@ -39,9 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    found, code = _selected(args)
-    if not found:
-        return code
+    args.model = None
+    found, code = selection.find(args)
+    args.runs = [name for name in args.runs if name not in {run.name for run in found}]
+    if not code and (args.runs or not found):
+        raise selection.nothing_found(args)
     out = Path(args.out) if args.out else None
     ending = FORMATS.get(out.suffix.lower()) if out else None
     form = args.format or ending or "csv"
@@ -60,18 +61,6 @@ def execute(args: argparse.Namespace) -> int:
     return max(code, selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1])
 
 
-def _selected(args: argparse.Namespace) -> tuple[list[SavedRun], int]:
-    """Return the runs that are named, all without names, and an exit code. Raise `BadInput` for a name of none."""
-    found, worst = list[SavedRun](), 0
-    for name in dict.fromkeys(args.runs) or [None]:
-        one = argparse.Namespace(**{**vars(args), "name": name, "model": None})
-        runs, code = selection.find(one)
-        if not runs and not code:
-            raise selection.nothing_found(one)
-        found, worst = [*found, *runs], max(worst, code)
-    return found, worst
-
-
 def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.Namespace) -> int:
     """Write the rows of all runs into one file."""
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
@@ -83,7 +72,7 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.N
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
-        raise BadInput(f"--out {path} is for one log, and these are {len(found)}: name one run with its --platform")
+        raise BadInput(f"--out {path} is for one log, and these are {len(found)}: name one run with its --subset")
     return selection.each(found, lambda run: _log(run, path, args), lambda run: run.label)[1]
 
 

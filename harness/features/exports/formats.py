@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 from harness.model import JSON
 from harness.printable import in_cell
 from harness.store.outputs import Outputs
@@ -129,4 +129,6 @@ def _pyarrow() -> tuple[Any, Any]:
     try:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise BadInput("--format parquet needs pyarrow: pip install pyarrow (or take --format jsonl)") from None
+        raise BadInput(
+            f"--format parquet needs pyarrow (or take --format jsonl): {to_install('behavior-harness[export]')}"
+        ) from None

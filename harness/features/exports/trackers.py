@@ -24,7 +24,8 @@ import orjson
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report, loaded
-from harness.errors import BadInput, EndpointStopped, HarnessError
+from harness.errors import BadInput, EndpointStopped, HarnessError, to_install
+from harness.feature import own_logs
 from harness.model import JSON
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ def check(tracker: str | None) -> None:
         if tracker:
             _ = import_module(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
     except (ImportError, AttributeError):
-        raise BadInput(f"{tracker} is not installed here: pip install 'behavior-harness[{tracker}]'") from None
+        raise BadInput(f"{tracker} is not installed here: {to_install(f'behavior-harness[{tracker}]')}") from None
     if tracker == "wandb" and (found := next(filter(os.path.lexists, WORKSPACE), None)):
         raise BadInput(
             f"{found} in the current folder could decide where W&B sends the run and your key: set the variables "
@@ -148,7 +149,7 @@ def _files(run: SavedRun) -> Iterator[Path]:
     """
     of = run.files
     named = of.manifest, of.report("txt"), of.report("json")
-    logs = of.results, of.responses, of.failures, of.batches, of.events
+    logs = of.results, of.responses, of.failures, *own_logs(of), of.events
     for path in (*named, *logs, *map(of.folder.joinpath, run.manifest.identity["files"])):
         if path.is_file() and not path.is_symlink():
             yield path

@@ -16,7 +16,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config import options
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 from harness.ui.console import SharedConsole, console
 
 EXAMPLES = (
@@ -51,10 +51,7 @@ def fetch(
         from harness.features.fetch import download as job
         from harness.features.fetch.hub import Hub
     except ModuleNotFoundError as error:
-        raise BadInput(
-            f"fetch needs the package {error.name}: pip install 'behavior-harness[data]', or in a checkout "
-            ".venv/bin/pip install -r requirements/data.txt (`make fetch` does it)"
-        ) from None
+        raise BadInput(f"fetch needs the package {error.name}: {to_install('behavior-harness[data]')}") from None
     say = partial(screen.print, soft_wrap=True)
     hub = Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, time.sleep, say=say)
     job.fetch(cls, subsets, folder, hub, revision, say, partial(_progress, screen))

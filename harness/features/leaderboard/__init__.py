@@ -13,7 +13,7 @@ FEATURE = Feature(
     instead=(
         Instead(
             "report",
-            lambda args: not (args.name or args.model or args.platform),
+            lambda args: not (args.runs or args.model or args.platform),
             "harness.features.leaderboard.overview:execute",
         ),
     ),

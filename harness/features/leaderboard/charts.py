@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.benchmarks.overview import ends
-from harness.features.leaderboard.tables import Figure, MetricTable, Row, groups
+from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.model import Chart, Series
 
 
@@ -20,21 +20,21 @@ def subsets(table: MetricTable) -> Chart:
 
 
 def rankings(table: MetricTable) -> Iterator[Chart]:
-    """Yield a picture of the last column for each set of runs that are ranked together, the best run first."""
-    for _, group in groups(table.rows, (table.last,)):
+    """Yield a picture of the runs' own means for each set of runs that are ranked together, the best run first."""
+    for subsets, group in own_groups(table.rows):
         ranked = [(table.rows[number], figure) for number, figure in group.items() if figure.rank]
         ranked.sort(key=lambda one: one[1].ranked or 0.0, reverse=not table.metric.lower_is_better)
         if ranked:
-            yield _ranking(table, ranked)
+            yield _ranking(table, table.mean_name(subsets), ranked)
 
 
-def _ranking(table: MetricTable, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
+def _ranking(table: MetricTable, mean: str, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
     """Return a row per run, in the colour of those that are not separable from the best or of the others."""
     first = [figure if figure.rank and figure.rank[0] == 1 else None for _, figure in ranked]
     others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
-    title = f"{table.metric.name}, {table.last}: runs with their ranks, and 95 % intervals"
+    title = f"{table.metric.name}, {mean}: runs with their ranks, and 95 % intervals"
     series = _series("not separable from the best", first), _series("worse than the best", others)
-    return _chart(table, title, [f"{row.name} ({row.rank_text(table.last)})" for row, _ in ranked], series)
+    return _chart(table, title, [f"{row.name} ({row.rank_text})" for row, _ in ranked], series)
 
 
 def _series(name: str, figures: Sequence[Figure | None]) -> Series:

@@ -1,4 +1,4 @@
-"""`stats`: tables of runs, a row a run and a column a platform, on the terminal, as text, and as Excel files."""
+"""`stats`: tables of runs, a row a run and a column a subset, on the terminal, as text, and as Excel files."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "names of runs to rank against each other (default: all; for some, Excel files need --out)"
-    parser.add_argument("runs", nargs="*", type=options.filled, metavar="RUN", help=words)
+    options.add_runs(
+        parser, "runs to rank against each other (default: all; for some, Excel files need --out)", options.filled
+    )
     options.add_folders(parser)
     options.add_json(parser)
     words = "what is printed (default: table; csv is UTF-8, one line per figure; the others write no Excel files, "

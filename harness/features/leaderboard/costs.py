@@ -10,7 +10,7 @@ import msgspec
 from harness.cost import Cost, each, plain, shown, together
 from harness.features.leaderboard.footnotes import bounded
 from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import MetricTable, Row
+from harness.features.leaderboard.tables import MEAN, MetricTable, Row
 from harness.model import JSON, Money
 from harness.report.grid import Grid, Number
 
@@ -65,7 +65,7 @@ def grids(chosen: Sequence[MetricTable]) -> list[Grid]:
         Grid(
             f"Cost ({table.benchmark})",
             "run",
-            (f"{table.label}, {table.last}", *COLUMNS),
+            (f"{table.label}, {table.same_mean or MEAN}", *COLUMNS),
             (tuple((row.label, _cells(table, row)) for row in _rows(table)),),
             tuple(_notes(_rows(table))),
             f"cost {table.benchmark}",
@@ -90,7 +90,7 @@ def _rows(table: MetricTable) -> list[Row]:
 
 
 def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
-    of, figure = spent(row.reports), row.figures[table.last]
+    of, figure = spent(row.reports), row.own
     score = Number(table.metric.text(figure.value.value), None, not figure.complete) if figure else None
     if not of.reports:  # a baseline, or a report of before
         return (score, *(None for _ in COLUMNS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from os import fsencode
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.analysis.imported import Imported, imported
 from harness.errors import shown
 from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups
+from harness.features.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups, without_skill
 from harness.store.files import runs
 from harness.ui.words import plural
 
@@ -22,7 +22,7 @@ RANKS = (
     "once; =: not separable from the best."
 )
 PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
-CHANCE = "Chance: what random answers to the same tasks have on average; a run near it shows no skill."
+CHANCE = "Chance: what random answers to the same tasks have on average; a run that is not better is never marked."
 MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
@@ -40,10 +40,11 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
             f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
             f"{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
-    found += [*_rules(printed), *_following(printed)]
+    found += [*_rules(printed), *_following(printed), *_without_skill(printed)]
     found += [CHANCE] if any(table.chance for table in printed) else []
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
+    found += _ranked_subsets(printed)
     found += [PROMPTS] if any(table.spreads for table in printed) else []
     found += [*_invalid(printed), *_repeats(printed)]
     rows = [row for table in printed for row in table.rows if not row.is_published]
@@ -56,16 +57,23 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
 
 
 def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
-    """Yield how many users the marked figures cover, the smallest share first."""
+    """Yield which runs are INCOMPLETE, and how many users the marked figures cover, the smallest share first."""
     figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
     marked = (figure.report for figure in figures if figure.report and not figure.complete)
-    found = {(report.run, report.subset): report for report in marked}
-    alike: dict[tuple[str, str], list[str]] = {}
-    for report in sorted(found.values(), key=lambda report: report.scored / max(report.in_tasks, 1)):
-        alike.setdefault((report.run, report.covered), []).append(report.subset)
-    counts = [f"{run} on {', '.join(subsets)} {covered}" for (run, covered), subsets in alike.items()]
-    if counts:
+    found = list({(report.run, report.subset): report for report in marked}.values())
+    if incomplete := _counts([of for of in found if of.is_incomplete], lambda of: f"{of.scored} of {of.expected}"):
+        yield f"INCOMPLETE, not all chosen users are scored: {bounded(incomplete, '; ')}."
+    if counts := _counts(found, lambda of: of.covered):
         yield f"*: not all users of the tasks file are scored: {bounded(counts, '; ')}."
+
+
+def _counts(found: Iterable[Scored], covered: Callable[[Scored], str]) -> list[str]:
+    """Return the runs with what they cover, the smallest share of the tasks file first; subsets that are alike
+    together."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for report in sorted(found, key=lambda report: report.scored / max(report.in_tasks, 1)):
+        alike.setdefault((report.run, covered(report)), []).append(report.subset)
+    return [f"{run} on {', '.join(subsets)} {words}" for (run, words), subsets in alike.items()]
 
 
 def _differing(ranked: Sequence[MetricTable]) -> str:
@@ -77,6 +85,14 @@ def _differing(ranked: Sequence[MetricTable]) -> str:
             if len(set(of.values())) > 1:
                 found |= {name: f"{name}: {', '.join(settings)}" for name, settings in of.items() if settings}
     return f", though not all with the same settings ({bounded(found.values(), '; ')})" if found else ""
+
+
+def _ranked_subsets(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield which runs are ranked with each other where not all have the same subsets."""
+    found = {subsets: names for table in printed for subsets, names in table.ranked_subsets.items()}
+    if found:
+        each = (f"{bounded(names)} on {', '.join(subsets)}" for subsets, names in found.items())
+        yield f"A run is ranked in the mean over its subsets, among the runs that have the same: {bounded(each, '; ')}."
 
 
 def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
@@ -127,8 +143,21 @@ def _following(printed: Sequence[MetricTable]) -> Iterator[str]:
         yield f"Not ranked: {bounded(unknown)}. Reports of an earlier version do not count such answers: run reeval."
 
 
+def _without_skill(printed: Sequence[MetricTable]) -> Iterator[str]:
+    """Yield which runs have no marks since headline figures of theirs are not better than chance."""
+    found: dict[str, dict[str, None]] = {}
+    for table in printed:
+        for row in table.rows if not table.metric.unranked else ():
+            for report in row.reports:
+                if names := without_skill(report, table.metric, table.layout):
+                    found.setdefault(row.name, {}).update(dict.fromkeys(names))
+    if found:
+        who = bounded((f"{run} ({', '.join(names)})" for run, names in found.items()), "; ")
+        yield f"Never marked, since not better than chance by the interval, where there is one: {who}."
+
+
 def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
-    """Yield how many answers of each run were invalid, on all its platforms together, the largest share first."""
+    """Yield how many answers of each run were invalid, on all its subsets together, the largest share first."""
     for layout in {table.benchmark: table.layout for table in printed}.values():
         of = [table for table in printed if table.benchmark == layout.benchmark]
         rows = {row.name: row for table in of for row in table.rows if row.reports}

@@ -11,16 +11,19 @@ from harness.benchmarks.overview import CHANCE
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import Figure, MetricTable, Row, Spread
+from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread
 from harness.model import JSON
 from harness.printable import in_cell
 from harness.report.grid import Grid, Line, Number, latex, markdown
 
 CSV_COLUMNS = (
-    *("benchmark", "metric", "run", "platform", "value", "unit", "from", "to", "users", "expected", "answers"),
+    *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),
     *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
     *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
 )
+
+ALL = "all"
+"""In place of a subset, as in `compare`: the mean of all subsets' figures."""
 
 SHARE = Metric("share")
 
@@ -67,7 +70,7 @@ def _chance(table: MetricTable) -> Iterator[tuple[Line, ...]]:
 
 def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
     found = tuple(_number(table, row.figures[column], intervals) for column in table.columns)
-    rank = row.rank_text(table.last)
+    rank = row.rank_text
     return (*found, *(Number(rank) if rank else None for _ in table.rank_head))
 
 
@@ -108,7 +111,7 @@ def _csv(shown: Sequence[MetricTable]) -> str:
 def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list[str]:
     low, high = map(table.metric.text, figure.value.interval) if figure.value.interval else ("", "")
     return [
-        *map(in_cell, (table.benchmark, table.metric.name, row.name, column)),
+        *map(in_cell, (table.benchmark, table.metric.name, row.name, ALL if column == AVERAGE else column)),
         table.metric.text(figure.value.value),
         in_cell(table.metric.shown_unit),
         *(low, high),
@@ -152,7 +155,7 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
 
     Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, the
-    spreads over prompts, and costs.
+    spreads over prompts, costs, and the ranks of runs where not all have the same subsets.
     """
     made: JSON = {
         table.label: {
@@ -165,6 +168,8 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     for table in found:
         if table.spreads:
             made.setdefault("prompts", {})[table.label] = [_plain_spread(of, table.last) for of in table.spreads]
+        if table.ranked_subsets:
+            made.setdefault("ranks", {})[table.label] = _plain_ranks(table)
         if table.metric.unit is not None:
             made.setdefault("units", {})[table.label] = table.metric.unit
         if table.source:
@@ -174,6 +179,15 @@ def plain(found: Sequence[MetricTable]) -> JSON:
                 for model, values in table.source.figures[table.metric.name].items()
             }
     return {**made, "costs": costs.as_json(found)} if costs.first(found) else made
+
+
+def _plain_ranks(table: MetricTable) -> JSON:
+    """Return the ranked mean of each run, with the subsets that it is over."""
+    return {
+        row.name: {"subsets": row.over, "value": row.own.ranked, "rank": row.own.rank}
+        for row in table.rows
+        if row.own and row.own.rank
+    }
 
 
 def _plain_spread(of: Spread, column: str) -> JSON:

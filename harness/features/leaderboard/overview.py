@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from harness.errors import BadInput
 from harness.features.leaderboard import charts, formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
 from harness.features.leaderboard.reports import Scored, checked
-from harness.features.leaderboard.tables import MetricTable, Row
+from harness.features.leaderboard.tables import Figure, MetricTable, Row
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.model import Block, Heading, Paragraph, Table
 from harness.report.grid import Grid
@@ -36,7 +36,6 @@ class Reported:
 
     files: RunFiles
     scored: Scored
-    is_incomplete: bool
 
     @property
     def address(self) -> str:
@@ -59,8 +58,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _reported(files: RunFiles) -> Reported:
-    found = report.read(files)
-    return Reported(files, checked(found, files.report("json")), not found.coverage.complete)
+    return Reported(files, checked(report.read(files), files.report("json")))
 
 
 def write(runs: Sequence[Reported], there: Collection[Path], results: Path, place: Path, outputs: Outputs) -> None:
@@ -76,7 +74,7 @@ def write(runs: Sequence[Reported], there: Collection[Path], results: Path, plac
     made = tables.tables([run.scored for run in runs], with_published=False)
     uncertain, unranked = with_uncertainty(made, results)
     blocks += map(Paragraph, unranked)
-    of_metrics = tables.main(uncertain)
+    of_metrics = [replace(table, rows=tuple(_by_score(table))) for table in tables.main(uncertain)]
     for name in dict.fromkeys(run.scored.benchmark for run in runs):
         mine = [table for table in of_metrics if table.benchmark == name]
         blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
@@ -93,12 +91,20 @@ def _links(runs: Sequence[Reported]) -> dict[tuple[str, str], str]:
     return links
 
 
+def _by_score(table: MetricTable) -> list[Row]:
+    """Return the rows with the most subsets first, those of the same subsets together and the best of them first."""
+    sign = 1 if table.metric.lower_is_better else -1
+
+    def key(row: Row) -> tuple[int, tuple[str, ...], float]:
+        return -len(row.over), row.over, sign * row.own.shown.value if row.own else 0.0
+
+    return sorted(table.rows, key=key)
+
+
 def _blocks(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
     yield Heading(runs[0].scored.declared.title)
-    incomplete = sum(run.is_incomplete for run in runs)
-    how_many = f", {incomplete} of them INCOMPLETE" if incomplete else ""
     yield Paragraph(
-        f"{plural(len(runs), 'report')}{how_many}. Only runs with the same prompt, tasks and settings compare; "
+        f"{plural(len(runs), 'report')}. Only runs with the same prompt, tasks and settings compare; "
         "intervals are over the choice of users."
     )
     yield _overview(runs, of_metrics)
@@ -113,64 +119,72 @@ def _blocks(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Iter
 
 
 def _overview(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Table:
-    """Return a row per run, with its average over subsets if there are several, described as in the tables of
-    `stats`."""
-    by_name: dict[str, list[Reported]] = {}
+    """Return a row per run, the best by the first metric first, with its mean over its subsets, described as in the
+    tables of `stats`."""
+    by_name: dict[str, list[Scored]] = {row.name: [] for table in of_metrics for row in table.rows}
     for run in runs:
-        by_name.setdefault(run.scored.run, []).append(run)
-    rows = []
-    for name, mine in by_name.items():
-        of = [run.scored for run in mine]
+        by_name.setdefault(run.scored.run, []).append(run.scored)
+    differ, rows = any(table.same_mean is None for table in of_metrics), []
+    for name, of in by_name.items():
         scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
         invalid, answers = sum(one.invalid for one in of), sum(one.answers for one in of)
-        figures = [cell for table in of_metrics for cell in _last(table, name)]
+        figures = [cell for table in of_metrics for cell in _mean(table, name)]
         rows.append(
             (
                 name,
-                f"{'INCOMPLETE: ' * any(run.is_incomplete for run in mine)}{scored} of {expected}",
+                f"{'INCOMPLETE: ' * any(one.is_incomplete for one in of)}{scored} of {expected}",
                 f"{invalid} of {answers}" if invalid else "0",
+                *((_subsets(of),) if differ else ()),
                 *figures,
                 Row(name, {}, tuple(of)).about,
             )
         )
-    if any(table.chance for table in of_metrics):
-        rows.append((CHANCE, "", "", *(cell for table in of_metrics for cell in _chance(table)), ""))
+    chance = [cell for table in of_metrics for cell in _chance(table)]
+    if any(chance):
+        rows.append((CHANCE, "", "", *([""] if differ else ()), *chance, ""))
     heads = [head for table in of_metrics for head in (_head(table), *table.rank_head)]
-    return Table((RUN, "users", "invalid", *heads, "what"), tuple(rows))
+    return Table((RUN, "users", "invalid", *(["subsets"] if differ else ()), *heads, "what"), tuple(rows))
+
+
+def _subsets(of: Sequence[Scored]) -> str:
+    """Return the subsets of a run in the benchmark's order, of all of them their number."""
+    known, there = of[0].declared.subsets, {report.subset for report in of}
+    return f"all {len(known)}" if there.issuperset(known) else ", ".join(name for name in known if name in there)
 
 
 def _head(table: MetricTable) -> str:
-    column = f" ({table.last})" if len(table.columns) > 1 else ""
+    column = f" ({table.same_mean or tables.MEAN})" if len(table.columns) > 1 else ""
     return f"{table.metric.name}, {table.metric.shown_unit}{column}"
 
 
-def _last(table: MetricTable, run: str) -> tuple[str, ...]:
-    """Return the last figure of a run, and its rank if the table has ranks."""
+def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
+    """Return a run's mean over its subsets, and its rank if the table has ranks."""
     row = next((row for row in table.rows if row.name == run), None)
-    rank = row.rank_text(table.last) if row else ""
-    return (_figure(table, row, table.last) if row else "n/a", *(rank for _ in table.rank_head))
+    rank = row.rank_text if row else ""
+    return (_figure(table, row.own if row else None), *(rank for _ in table.rank_head))
 
 
 def _chance(table: MetricTable) -> tuple[str, ...]:
-    """Return the chance level of the last column, empty for none; nothing under the ranks."""
-    level = table.chance.get(table.last)
+    """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
+    level = table.chance.get(table.same_mean or "")
     return ("" if level is None else table.metric.text(level), *("" for _ in table.rank_head))
 
 
 def _by_subset(table: MetricTable) -> Table:
-    columns = [name for name in table.columns if name == tables.AVERAGE or any(row.figures[name] for row in table.rows)]
-    others, rows = [column for column in columns if column != table.last], []
+    """Return the figures of each subset, and the average if a run has one."""
+    columns = [name for name in table.columns if any(row.figures[name] for row in table.rows)]
+    rows = []
     for row in table.rows:
-        rows.append((row.name, *(_figure(table, row, column) for column in others), *_last(table, row.name)))
+        ranks = (row.rank_text for _ in table.rank_head)
+        rows.append((row.name, *(_figure(table, row.figures[column]) for column in columns), *ranks))
     if levels := table.chance:
-        texts = (table.metric.text(levels[column]) if column in levels else "" for column in others)
-        rows.append((CHANCE, *texts, *_chance(table)))
-    return Table((table.title, *others, table.last, *table.rank_head), tuple(rows))
+        texts = (table.metric.text(levels[column]) if column in levels else "" for column in columns)
+        rows.append((CHANCE, *texts, *("" for _ in table.rank_head)))
+    return Table((table.title, *columns, *table.rank_head), tuple(rows))
 
 
-def _figure(table: MetricTable, row: Row, column: str) -> str:
+def _figure(table: MetricTable, of: Figure | None) -> str:
     """Return a value, with its interval on a line of its own."""
-    of = row.figures[column]
     if of is None:
         return "n/a"
     interval = f"\n{table.metric.span(of.shown.interval)}" if of.shown.interval else ""

@@ -26,7 +26,7 @@ Rank = tuple[int, int]
 
 
 class Stratum(NamedTuple):
-    """Hold the figures of some runs on the same users of one platform: of all users (runs x M), each user's parts in
+    """Hold the figures of some runs on the same users of one subset: of all users (runs x M), each user's parts in
     them (users x runs x M), and those of draws of users, the same for every run (draws x runs x M)."""
 
     figures: Array
@@ -43,7 +43,7 @@ def stratum(
 ) -> Stratum:
     """Return the stratum of runs whose rows are of the same users in the same order (users x K each).
 
-    `rng` draws the users: another on each platform, which has other users. `has` says which users have which figure, in
+    `rng` draws the users: another on each subset, which has other users. `has` says which users have which figure, in
     every run.
     """
     together, width = np.hstack(rows), rows[0].shape[1]

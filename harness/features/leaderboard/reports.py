@@ -117,6 +117,12 @@ class Scored:
     cost: Cost | None = None
 
     @property
+    def is_incomplete(self) -> bool:
+        """Return whether a user that the run selected, or a repeat of one, is not scored."""
+        of = self.repeats
+        return self.scored < self.expected or (of is not None and of.scored < of.expected)
+
+    @property
     def covered(self) -> str:
         """Return how many users of the tasks file are scored, and with repeats how many of their plays."""
         of, users = self.repeats, f"{self.scored} of {self.in_tasks}"

@@ -7,7 +7,7 @@ Which figures of different runs are ranked is decided here: complete ones, of th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, stdev
@@ -20,6 +20,8 @@ from harness.model import Published
 from harness.report.grid import Place
 
 AVERAGE = "Avg."
+MEAN = "mean of the subsets"
+"""What the means of runs are called if these have different subsets."""
 ENOUGH = 0.9
 """Share of the answers from which a metric that leaves some out ranks a run: below it, it would be about those that the
 model chose to give."""
@@ -83,7 +85,8 @@ class Figure:
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `by` ranks
     them: another metric's value, if the table's is `ranked_by` one; None where there is none. `following`
     is the share of the answers that `by` is over, None if it is unknown. `ranked` is the value of `by`, None where the
-    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level.
+    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level; a run that is not
+    `skilled` has no place.
     """
 
     value: Value
@@ -94,6 +97,7 @@ class Figure:
     by: Value | None = None
     following: float | None = 1.0
     is_rankable: bool = True
+    skilled: bool = True
     rank: Rank | None = None
     chance: float | None = None
 
@@ -114,11 +118,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`figures` has a key for each column; `reports` are those it was made of, none for a published one."""
+    """`figures` has a key for each column; `reports` are those it was made of, none for a published one.
+
+    `own` is the mean over the subsets that the run has, `over`; of a single one that figure itself, None for a
+    published row. Its rank is among the runs that have the same subsets.
+    """
 
     name: str
     figures: Mapping[str, Figure | None]
     reports: tuple[Scored, ...] = ()
+    own: Figure | None = None
+    over: tuple[str, ...] = ()
 
     @property
     def is_published(self) -> bool:
@@ -128,11 +138,12 @@ class Row:
     def label(self) -> str:
         return f"{self.name} (published)" if self.is_published else self.name
 
-    def rank_text(self, column: str) -> str:
-        """Return a figure's rank as `2-4`, with ` =` if it is not separable from the best; empty for none."""
-        if (figure := self.figures[column]) is None or figure.rank is None:
+    @property
+    def rank_text(self) -> str:
+        """Return the rank of its own mean as `2-4`, with ` =` if it is not separable from the best; empty for none."""
+        if self.own is None or self.own.rank is None:
             return ""
-        best, worst = figure.rank
+        best, worst = self.own.rank
         return f"{best}{f'-{worst}' if worst > best else ''}{' =' if best == 1 < worst else ''}"
 
     @property
@@ -160,8 +171,8 @@ class Spread:
 @dataclass(frozen=True, slots=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
-    have one of that name. `last` is the column whose ranks are shown in a column of their own, of the name `rank_head`:
-    the average, or the only subset of any run. `spreads` are over prompts, in that column."""
+    have one of that name. `last` is the average, or the only subset of any run. The ranks of the rows' own means are
+    shown in a column of the name `rank_head`. `spreads` are over prompts, in the column `last`."""
 
     layout: Layout
     metric: Metric
@@ -192,6 +203,27 @@ class MetricTable:
     @property
     def is_ranked(self) -> bool:
         return any(figure.place for figure in self.figures)
+
+    @property
+    def ranked_subsets(self) -> dict[tuple[str, ...], list[str]]:
+        """Return the names of the runs that are ranked in a mean over some of the subsets that any run has, by these;
+        nothing where all ranks are in the column `last`."""
+        found: dict[tuple[str, ...], list[str]] = {}
+        for row in self.rows:
+            if row.own and row.own.rank:
+                found.setdefault(row.over, []).append(row.name)
+        in_last = self.layout.subsets if self.last == AVERAGE else (self.last,)
+        return {} if found.keys() <= {in_last} else found
+
+    @property
+    def same_mean(self) -> str | None:
+        """Return what the mean of every run is called; None where they are over different subsets."""
+        names = {self.mean_name(row.over) for row in self.rows if row.over}
+        return names.pop() if len(names) == 1 else None
+
+    def mean_name(self, subsets: tuple[str, ...]) -> str:
+        """Return what a mean over subsets is called: the average of all, else their names."""
+        return AVERAGE if len(subsets) > 1 and subsets == self.layout.subsets else ", ".join(subsets)
 
     @property
     def is_ranked_by_other(self) -> bool:
@@ -279,28 +311,46 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
                 by=report.values.get(ranking),
                 following=report.following.get(ranking),
                 is_rankable=not metric.unranked,
+                skilled=not without_skill(report, metric, layout),
                 chance=report.chance.get(metric.name),
             )
+    there = {subset: figure for subset, figure in figures.items() if figure is not None}
+    own = _average(list(there.values()))
     if len(layout.subsets) > 1:
-        figures[AVERAGE] = _average(list(figures.values()))
-    return Row(name, figures, tuple(reports))
+        figures[AVERAGE] = own if own and own.complete and len(there) == len(layout.subsets) else None
+    return Row(name, figures, tuple(reports), own, tuple(there))
 
 
-def _average(figures: Sequence[Figure | None]) -> Figure | None:
-    """Return the mean of subsets that are all present and complete."""
-    there = [figure for figure in figures if figure is not None and figure.complete]
-    if len(there) < len(figures):
-        return None
+def without_skill(report: Scored, metric: Metric, layout: Layout) -> list[str]:
+    """Return the headline figures that deny a run its place in a metric's table, since they are not better than their
+    chance level, by their interval where they have one: a headline's own, and for any other metric each of them."""
+    judged = (metric.name,) if metric.name in layout.main else layout.main
+    return [name for name in judged if name in report.chance and not _is_better_than_chance(report, name, layout)]
+
+
+def _is_better_than_chance(report: Scored, name: str, layout: Layout) -> bool:
+    if (value := report.values.get(layout.ranked_by(name) or name)) is None:
+        return False
+    low, high = value.interval or (value.value, value.value)
+    level = report.chance[name]
+    return high < level if layout.metrics[name].lower_is_better else low > level
+
+
+def _average(there: Sequence[Figure]) -> Figure | None:
+    """Return the mean over subsets, which is complete if all of them are; of a single one its figure."""
+    if len(there) < 2:
+        return there[0] if there else None
     alike = [figure.alike for figure in there if figure.alike is not None]
     shares = [figure.following for figure in there if figure.following is not None]
     by = _mean([figure.by.value if figure.by else None for figure in there])
     return Figure(
         Value(sum(figure.value.value for figure in there) / len(there)),
-        True,
+        all(figure.complete for figure in there),
         tuple(chain(*alike)) if len(alike) == len(there) else None,
         by=None if by is None else Value(by),
         following=min(shares) if len(shares) == len(there) else None,
         is_rankable=all(figure.is_rankable for figure in there),
+        skilled=all(figure.skilled for figure in there),
         chance=_mean([figure.chance for figure in there]),
     )
 
@@ -313,10 +363,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
     """Return the rows with the best and second best of each column marked, by the values that rank as they are shown:
-    what looks equal is equal."""
+    what looks equal is equal. Runs without skill have no mark."""
     places: dict[tuple[int, str], Place] = {}
     for column, group in groups(rows, columns):
-        shown = {number: metric.shown(figure.ranked) for number, figure in group.items() if figure.ranked is not None}
+        shown = {
+            number: metric.shown(figure.ranked)
+            for number, figure in group.items()
+            if figure.ranked is not None and figure.skilled
+        }
         best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
         places |= {(number, column): best[value] for number, value in shown.items() if value in best}
     return tuple(
@@ -334,9 +388,20 @@ def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tupl
 def groups(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[str, dict[int, Figure]]]:
     """Yield each column with figures that compare, two or more, by the numbers of their rows."""
     for column in columns:
-        groups: dict[tuple[str, ...], dict[int, Figure]] = {}
-        for number, row in enumerate(rows):
-            figure = row.figures[column]
-            if figure is not None and figure.complete and figure.alike is not None and figure.ranked is not None:
-                groups.setdefault(figure.alike, {})[number] = figure
-        yield from ((column, group) for group in groups.values() if len(group) > 1)
+        yield from ((column, group) for group in _alike([(row.figures[column], ()) for row in rows]))
+
+
+def own_groups(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, ...], dict[int, Figure]]]:
+    """Yield subsets with the own means of the rows that have exactly these and compare, by the numbers of the rows."""
+    for group in _alike([(row.own, row.over) for row in rows]):
+        yield rows[next(iter(group))].over, group
+
+
+def _alike(figures: Iterable[tuple[Figure | None, tuple[str, ...]]]) -> Iterator[dict[int, Figure]]:
+    """Yield the figures that compare, two or more, by their number; each is given with what they must have in common,
+    besides."""
+    found: dict[object, dict[int, Figure]] = {}
+    for number, (figure, of) in enumerate(figures):
+        if figure is not None and figure.complete and figure.alike is not None and figure.ranked is not None:
+            found.setdefault((figure.alike, of), {})[number] = figure
+    return (group for group in found.values() if len(group) > 1)

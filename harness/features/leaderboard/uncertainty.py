@@ -27,7 +27,7 @@ from harness.features.leaderboard import prompts
 from harness.features.leaderboard.footnotes import bounded
 from harness.features.leaderboard.ranking import Rank, Stratum, ranks, stratum
 from harness.features.leaderboard.reports import Scored, Value
-from harness.features.leaderboard.tables import AVERAGE, MetricTable, Row, Spread, groups
+from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread, groups, own_groups
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments, parts
 from harness.store.files import RunFiles
@@ -48,7 +48,7 @@ def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[
     tables = []
     for table, of in zip(found, alike, strict=True):
         rows = _rows(table, records)
-        head = ("rank",) if any(row.rank_text(table.last) for row in rows) else ()
+        head = ("rank",) if any(row.rank_text for row in rows) else ()
         spreads = tuple(_spread(table, runs_alike, records) for runs_alike in of)
         tables.append(replace(table, rows=rows, rank_head=head, spreads=spreads))
     return tables, records.sentences()
@@ -60,10 +60,10 @@ def _is_main(table: MetricTable) -> bool:
 
 
 def _rows_needed(table: MetricTable) -> Iterator[Row]:
-    """Yield the runs that are ranked, or have an average."""
+    """Yield the runs that are ranked, or have a mean over subsets."""
     ranked = {number for _, group in groups(table.rows, table.columns) for number in group}
     for number, row in enumerate(table.rows):
-        if number in ranked or row.figures.get(AVERAGE):
+        if number in ranked or (row.own and row.own.complete and len(row.over) > 1):
             yield row
 
 
@@ -83,11 +83,13 @@ class _Read:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Records:
-    """The records by run and subset, for each run why some cannot be used, and strata that were made of them."""
+    """The records by run and subset, for each run why some cannot be used, and what was made of them: strata, and ranks
+    by metric, runs and subsets."""
 
     read: Mapping[tuple[str, str], _Read]
     unusable: dict[str, str]
     strata: dict[tuple[tuple[str, ...], str], Stratum | None] = field(default_factory=dict)
+    ranks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[Rank]] = field(default_factory=dict)
 
     def has(self, run: str, subsets: Iterable[str]) -> bool:
         return all((run, subset) in self.read for subset in subsets)
@@ -135,7 +137,7 @@ def _read(report: Scored, results: Path) -> _Read:
     """Return the records that a report is of. Raise `BadInput` if they are not those, or too many."""
     files = RunFiles(results / report.run, report.subset)
     if report.scored > ROWS_LIMIT:
-        raise BadInput(f"more than {ROWS_LIMIT:,} users on a platform")
+        raise BadInput(f"more than {ROWS_LIMIT:,} users on a subset")
     if not os.path.exists(files.results):  # unlike the path's own method it fails for no name, however long
         raise BadInput("no records")
     saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
@@ -174,16 +176,23 @@ def _stratum(sides: Sequence[Side]) -> Stratum:
 
 
 def _rows(table: MetricTable, records: _Records) -> tuple[Row, ...]:
-    places = _ranks(table, records) if _is_main(table) else {}
+    places, own_places = (_ranks(table, records), _own_ranks(table, records)) if _is_main(table) else ({}, {})
     made = []
     for number, row in enumerate(table.rows):
-        ranked = {column: of and replace(of, rank=places.get((number, column))) for column, of in row.figures.items()}
-        if row.reports and (average := ranked.get(AVERAGE)):
-            value = replace(average.value, interval=_interval(table, table.metric.name, average.value, [row], records))
-            by = average.by and replace(average.by, interval=_shown(table, average.by, [row], records))
-            ranked[AVERAGE] = replace(average, value=value, by=by)
-        made.append(replace(row, figures=ranked))
+        figures = {column: of and replace(of, rank=places.get((number, column))) for column, of in row.figures.items()}
+        own = row.own and _with_interval(row.own, table, row, records)
+        if own and (average := figures.get(AVERAGE)):
+            figures[AVERAGE] = replace(own, place=average.place, rank=average.rank)
+        made.append(replace(row, figures=figures, own=own and replace(own, rank=own_places.get(number))))
     return tuple(made)
+
+
+def _with_interval(own: Figure, table: MetricTable, row: Row, records: _Records) -> Figure:
+    """Return a run's mean over subsets with its interval, if it is complete; a single subset has its own."""
+    if len(row.over) < 2 or not own.complete:
+        return own
+    value = replace(own.value, interval=_interval(table, table.metric.name, own.value, [row], records))
+    return replace(own, value=value, by=own.by and replace(own.by, interval=_shown(table, own.by, [row], records)))
 
 
 def _subsets(table: MetricTable, column: str) -> tuple[str, ...]:
@@ -192,13 +201,29 @@ def _subsets(table: MetricTable, column: str) -> tuple[str, ...]:
 
 def _ranks(table: MetricTable, records: _Records) -> dict[tuple[int, str], Rank]:
     """Return the ranks by number of row and column."""
-    found: dict[tuple[int, str], Rank] = {}
-    for column, group in groups(table.rows, table.columns):
-        subsets = _subsets(table, column)
-        numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
-        places = _ranks_of(table.metric, [table.rows[number].name for number in numbers], subsets, records)
-        found |= {(number, column): rank for number, rank in zip(numbers, places, strict=False)}
+    return {
+        (number, column): rank
+        for column, group in groups(table.rows, table.columns)
+        for number, rank in _ranks_in(table, group, _subsets(table, column), records).items()
+    }
+
+
+def _own_ranks(table: MetricTable, records: _Records) -> dict[int, Rank]:
+    """Return the ranks of the rows' own means by number of row, among those with the same subsets."""
+    found: dict[int, Rank] = {}
+    for subsets, group in own_groups(table.rows):
+        found |= _ranks_in(table, group, subsets, records)
     return found
+
+
+def _ranks_in(table: MetricTable, group: Iterable[int], subsets: Sequence[str], records: _Records) -> dict[int, Rank]:
+    """Return the ranks of rows in the mean over subsets, by their number."""
+    numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
+    names = tuple(table.rows[number].name for number in numbers)
+    key = table.metric.name, names, tuple(subsets)
+    if key not in records.ranks:
+        records.ranks[key] = _ranks_of(table.metric, names, subsets, records)
+    return dict(zip(numbers, records.ranks[key], strict=False))
 
 
 def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], records: _Records) -> list[Rank]:
@@ -221,8 +246,9 @@ def _shown(table: MetricTable, mean: Value, rows: Sequence[Row], records: _Recor
 
 
 def _interval(table: MetricTable, metric: str, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
-    """Return the 95 % interval of the last column's mean of a metric over some runs, on the users that all have."""
-    subsets, names = _subsets(table, table.last), [row.name for row in rows]
+    """Return the 95 % interval of the mean of a metric over some runs of the same subsets, on the users that all
+    have."""
+    subsets, names = rows[0].over, [row.name for row in rows]
     if not all(records.has(name, subsets) for name in names):
         return None
     strata = [moments(records.mean(names, subset, metric)) for subset in subsets]

@@ -20,12 +20,12 @@ from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
 SUMMARY = "summary"
 RUNS_NOTES = (
-    "A row for each run and platform. An asterisk: not all users of the tasks file are scored.",
+    "A row for each run and subset. An asterisk: not all users of the tasks file are scored.",
     "Tokens as the endpoint counted them; those of the requests without count are not among them.",
 )
 SUMMARY_NOTES = (
     "From, to: the 95 % interval over users of the figure before them.",
-    "Users, requests and tokens are those of all platforms of the run together.",
+    "Users, requests and tokens are those of all subsets of the run together.",
 )
 
 
@@ -34,7 +34,7 @@ def workbooks(
 ) -> Iterator[tuple[str, list[Sheet]]]:
     """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs.
 
-    The sheet of a metric has a row for each run and a column for each platform, as the tables of papers.
+    The sheet of a metric has a row for each run and a column for each subset, as the tables of papers.
     """
     for table in tables:
         unlike = _unlike(table)
@@ -66,7 +66,7 @@ def _notes(table: MetricTable) -> list[str]:
 
 
 def _cells(table: MetricTable, row: Row) -> list[Content]:
-    rank = row.rank_text(table.last) or None
+    rank = row.rank_text or None
     return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
 
 
@@ -131,7 +131,7 @@ def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple
         for column in table.columns:
             interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        cells += (row.rank_text(table.last) or None for _ in table.rank_head)
+        cells += (row.rank_text or None for _ in table.rank_head)
         cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
         rows.append([*cells, *chain(*_as_published(table, row, unlike))])
     columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]
@@ -195,12 +195,12 @@ ABOUT: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
     "share": lambda reports: Cell(min(report.ratio for report in reports), number=PERCENT),
     "tasks": lambda reports: _together(map(_tasks, reports)),
 }
-"""Columns on a run, each made of its reports on all platforms."""
+"""Columns on a run, each made of its reports on all subsets."""
 
 RUNS: Mapping[str, Callable[[Scored], Content]] = {
     "run": lambda report: report.run,
     "benchmark": lambda report: report.benchmark,
-    "platform": lambda report: report.subset,
+    "subset": lambda report: report.subset,
     "users scored": lambda report: _scored([report]),
     "users expected": lambda report: _whole(report.expected),
     "users failed": lambda report: _whole(report.failed),
@@ -235,7 +235,7 @@ COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
 def _runs_sheet(
     reports: Sequence[Scored], columns: Mapping[str, Callable[[Scored], Content]], missing: Sequence[str]
 ) -> Sheet:
-    """Return a row for each report, by run, its platforms in the order of the tables."""
+    """Return a row for each report, by run, its subsets in the order of the tables."""
     ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
     invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
     rows = [[made(report) for made in columns.values()] for report in ordered]

@@ -60,7 +60,12 @@ FAMILIES = (
     ),
     _one("requests_total", COUNTER, "Requests that were sent.", lambda s: s.requests),
     _one("retries_total", COUNTER, "Tries after the first one of a request.", lambda s: s.retries),
-    _one("hedged_requests_total", COUNTER, "Requests that were sent a second time (--hedge).", lambda s: s.hedged),
+    _one(
+        "hedged_requests_total",
+        COUNTER,
+        "Requests that were sent a second time.",
+        lambda s: dict(s.notices).get("hedged", 0),
+    ),
     _one("saved_replies_total", COUNTER, "Saved replies that were used instead of a request.", lambda s: s.replayed),
     Family(
         "tokens_total",

@@ -35,5 +35,4 @@ FEATURE = Feature(
     is_on=lambda args: getattr(args, "part", None) is not None,
     extension="harness.features.parts.part:Part",
     per_call=frozenset({"part"}),
-    runs=frozenset({"parts"}),
 )

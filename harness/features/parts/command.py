@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from glob import escape
 from pathlib import Path
 
@@ -15,15 +14,14 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.overview import covered, headline
 from harness.config import options
-from harness.engine.files import index_file
-from harness.engine.run import PLAIN
+from harness.engine.files import Reported, index_file
 from harness.errors import BadInput
+from harness.feature import reported
 from harness.features.parts import merge
 from harness.features.parts.merge import Part
-from harness.report import pages
 from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
-from harness.ui.console import console
+from harness.ui.console import PLAIN, console
 
 PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
@@ -35,14 +33,13 @@ EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     words = "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ..."
-    parser.add_argument("parts", nargs="+", type=options.filled, metavar="PART", help=words)
+    options.add_runs(parser, words, options.filled, "PART")
     options.add(parser, "--out NAME", "name of the whole run (default: the parts' own)", type=options.folder_name)
     options.add_earlier(parser)
-    options.add_page(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    folders = [folder for word in args.parts for folder in _folders(word, args.results_dir)]
+    folders = [folder for word in options.runs(args) for folder in _folders(word, args.results_dir)]
     name, screen = options.new_run_name(args.out or _name(folders), ""), console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
     with merge.locked(folders, subsets) as found, ExitStack() as held:
@@ -56,8 +53,7 @@ def execute(args: argparse.Namespace) -> int:
             state = "" if manifest.state == COMPLETE else " (INCOMPLETE)"
             words = f"{source.files.subset}: {covered(source.report, 'user')}{state}: {headline(source.report)}"
             screen.print(f"{words}; report: {source.files.report('txt')}", **PLAIN)
-            if args.html:
-                pages.attempt(partial(pages.write_page, source, pages.Wish()), f"{name}, {source.files.subset}")
+            reported(args, [source])
     if all(manifest.state == COMPLETE for _, manifest in made):
         return 0
     screen.print(f"{name} is incomplete: `resume --name {name}` continues it", **PLAIN)
@@ -66,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def _merged(
     parts: Sequence[Part], folder: Path, args: argparse.Namespace, held: ExitStack
-) -> tuple[pages.Source, Manifest]:
+) -> tuple[Reported, Manifest]:
     """Merge the parts of one subset; return the source of its page, in the run's folder to be, and its manifest."""
     first = parts[0]
     saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
@@ -75,7 +71,7 @@ def _merged(
     held.callback(index.close)
     manifest, report = merge.merge(parts, benchmark, index, folder)
     files = RunFiles(args.results_dir / folder.name, first.files.subset)
-    return pages.Source(files, report, manifest.selection["sample_seed"], benchmark, index), manifest
+    return Reported(files, report, manifest.selection["sample_seed"], benchmark, index), manifest
 
 
 def _folders(word: str, results: Path) -> list[Path]:

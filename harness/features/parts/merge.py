@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 from msgspec import structs
@@ -33,9 +34,9 @@ from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.run import NOT_REPORTED, Run
 from harness.errors import BadInput, MachineError
+from harness.feature import counts, pending
 from harness.model import JSON
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
-from harness.store.batches import outstanding
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
 from harness.store.log import objects
@@ -46,12 +47,13 @@ from harness.store.manifest import (
     Manifest,
     Provenance,
     Times,
+    Tuning,
     differences,
     load,
     part_of,
     shown,
 )
-from harness.store.run import RunFiles, RunStore, in_batches
+from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex
 
 FOLDER = ".merging"
@@ -90,8 +92,8 @@ def _locked(files: RunFiles, held: ExitStack) -> Part:
     manifest = load(files.manifest)
     if manifest is None:
         raise BadInput(f"{files.manifest} no longer exists")
-    if manifest.state != COMPLETE and outstanding(files):
-        raise BadInput(f"{files.folder}: batches of it may be at the provider: resume this part first")
+    if manifest.state != COMPLETE and pending(files):
+        raise BadInput(f"{files.folder}: requests of it may be at the provider: resume this part first")
     return Part(files, manifest)
 
 
@@ -181,8 +183,8 @@ def merge(
         _copy(parts, index, files, disk)
         manifest = _manifest(parts)
         done = store.open_logs(index)
-        for line in (line for part in parts for line in in_batches(part.files)):  # given up, and perhaps billed
-            store.event("unanswered", **line)
+        for one in [one for part in parts for one in pending(part.files)]:  # given up, and perhaps billed
+            store.event("unanswered", requests=one.requests, sent=one.sent, **one.rate.data)
         run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
         report, more = finish(run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts))
         write_report(files, report, more, disk)
@@ -242,8 +244,7 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
     selection = first.selection.copy()
     del selection["part"]
     tuning = first.tuning.copy()
-    if hedged := sum(of.tuning.get("hedged", 0) for of in manifests):
-        tuning["hedged"] = hedged
+    tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
     if learned := [limit for of in manifests if (limit := of.tuning.get("learned_limit"))]:
         tuning["learned_limit"] = min(learned)
     times: Times = {

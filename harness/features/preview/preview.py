@@ -21,14 +21,15 @@ from harness import defaults
 from harness.benchmarks import tasks
 from harness.commands.run import plans as plans_of
 from harness.config.plan import Plan
-from harness.cost import BYTES_PER_TOKEN, rounded
+from harness.cost import BYTES_PER_TOKEN, Rate, rounded
 from harness.endpoint.quirks import text_of
+from harness.engine.extension import Extension
 from harness.engine.rehearsal import Rehearsal, rehearsed
-from harness.engine.run import PLAIN
 from harness.engine.session import index_key, open_indexes
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.store.tasks import TaskIndex
+from harness.ui.console import PLAIN
 from harness.ui.console import console as console_of
 from harness.ui.words import count, plural
 
@@ -56,15 +57,15 @@ def execute(args: argparse.Namespace) -> int:
     """Show what `run` would send with these options, where nothing names an endpoint, too."""
     if not (args.api_key or args.api_key_file):
         args.api_key = "none"  # nothing is sent
-    screen = console_of(no_color=args.no_color)
+    screen, switched_on = console_of(no_color=args.no_color), extensions(args)
     try:
-        return show(plans_of(args, extensions(args), sends=False), screen, addressed=True)
+        return show(plans_of(args, switched_on, sends=False), screen, switched_on, addressed=True)
     except BadInput:
         args.api_url = args.api_url or [defaults.OPENAI_URL]
-        return show(plans_of(args, extensions(args), sends=False), screen, addressed=False)
+        return show(plans_of(args, switched_on, sends=False), screen, switched_on, addressed=False)
 
 
-def show(plans: Sequence[Plan], console: Console, *, addressed: bool) -> int:
+def show(plans: Sequence[Plan], console: Console, switched_on: Sequence[Extension] = (), *, addressed: bool) -> int:
     """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would refuse.
 
     Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
@@ -73,7 +74,7 @@ def show(plans: Sequence[Plan], console: Console, *, addressed: bool) -> int:
         indexes = open_indexes(plans, held)
         for plan in plans:
             found = {subset: preview(plan, subset, indexes[index_key(plan, subset)]) for subset in plan.tasks}
-            for line in _plan_lines(plan, list(found.values()), addressed):
+            for line in _plan_lines(plan, list(found.values()), addressed, switched_on):
                 console.print(line, **PLAIN)
             for subset, of in found.items():
                 _print(subset, of, console)
@@ -115,7 +116,9 @@ def _rehearsed(plan: Plan, subset: str, index: TaskIndex, position: int, loop: a
     return rehearsed(plan.benchmark, plan.sampling, task, index.repeat(position), loop)
 
 
-def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool) -> Iterator[str]:
+def _plan_lines(
+    plan: Plan, subsets: Sequence[Preview], addressed: bool, switched_on: Sequence[Extension]
+) -> Iterator[str]:
     """Yield where a plan would send its requests, with which parameters, and about what they would take."""
     sampling, price = plan.sampling, plan.price if addressed else None
     where = plan.endpoint if addressed or plan.found is None else "an endpoint that nothing names yet"
@@ -133,13 +136,20 @@ def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool) -> Iter
         f"({BYTES_PER_TOKEN} bytes a token)"
     )
     if price is not None:
-        price = price.in_batch if plan.tuning.batch else price
+        price = _rate(plan, switched_on).among([price]) or price
         yield f"  cost: about {rounded(price.of(into, out))} {price.currency}, {price.described}"
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"
-    if plan.tuning.batch:
-        waves = max(of.longest for of in subsets)
-        yield f"  batches: {plural(waves, 'wave')}, at worst {plural(waves, 'day')}: each is answered within 24 hours"
+    for extension in switched_on:
+        for words in extension.expected(plan, lambda: max(of.longest for of in subsets)):
+            yield f"  {words}"
+
+
+def _rate(plan: Plan, switched_on: Sequence[Extension]) -> Rate:
+    rate = Rate()
+    for extension in switched_on:
+        rate = extension.rated(plan, rate)
+    return rate
 
 
 def _print(subset: str, of: Preview, console: Console) -> None:

@@ -21,17 +21,13 @@ from harness.feature import PLAYING, Feature, Threat
 
 LOCAL, RAY = "local", "ray"
 """Engines."""
-WORKERS = "workers"
-"""Their number, in the schedule of a session that they held up."""
 WORKERS_MOST = 10_000
-NEED_RAY = {"ray_address": "--ray-address", "workers": "--workers", "turn": "--turn"}
-"""Options of workers, by their destinations."""
 
 
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
     if command not in PLAYING:
         return
-    group = parser.add_argument_group("engine (docs/scale.md; free to change on resume)")
+    group = parser.add_argument_group("engine (free to change on resume)")
     words = "what plays users (default: local, this process)"
     options.add(group, "--engine", words, choices=(LOCAL, RAY), default=LOCAL)
     words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"
@@ -43,15 +39,16 @@ def _options(command: str, parser: argparse.ArgumentParser) -> None:
     options.add(group, "--turn MS", words, type=number)
 
 
-def given(args: argparse.Namespace) -> list[str]:
+def of_workers(args: argparse.Namespace) -> list[str]:
     """Return the options of workers that a command has."""
-    return [flag for name, flag in NEED_RAY.items() if getattr(args, name) is not None]
+    given = {"--ray-address": args.ray_address, "--workers": args.workers, "--turn": args.turn}
+    return [flag for flag, value in given.items() if value is not None]
 
 
 FEATURE = Feature(
     "ray",
     options=_options,
-    is_on=lambda args: args.engine != LOCAL or bool(given(args)),
+    is_on=lambda args: args.engine != LOCAL or bool(of_workers(args)),
     extension="harness.features.ray.engine:Workers",
     threat=Threat(
         "the process that used Ray ended",

@@ -41,7 +41,7 @@ SETTLING_ROUNDS = 4
 TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
 """Length of a turn: a share of the median latency, in seconds at most, and at least for each worker: a turn costs the
 driver half of that in CPU."""
-HEAD_SECONDS, HEAD_MISSES = 5.0, 4
+HEAD_SECONDS, HEAD_MISSES = 3.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
 BUSY, IDLE, STRETCH, STRETCHED_MOST = 0.85, 0.6, 1.25, 0.05
@@ -401,26 +401,13 @@ class Crew:
 
     def _take(self, link: _Link, message: m.ToDriver) -> None:
         match message:
-            case m.Ask():
-                self._ask(link, message)
-            case m.Received(attempt, completion, endpoint, first_token):
-                _resolve(link.attempts.get(attempt), Received(completion, endpoint, first_token))
-            case m.Failed(attempt, error):
-                _resolve(link.attempts.get(attempt), m.unpacked(error))
-            case m.Dropped(attempt):
-                _resolve(link.attempts.get(attempt), SenderLost())
-            case m.PlayEnded():
+            case m.Received() | m.Failed() | m.Dropped():
+                _resolve(link.attempts.get(message.attempt), _outcome(message))
+            case m.Ask() | m.PlayEnded() | m.Stopped() | m.Judged():
                 if play := link.plays.get(message.user):
-                    play.user.key = message.key
-                    _resolve(play.ended, _ended(message))
-            case m.Stopped(user, error, defect):
-                if play := link.plays.get(user):
-                    play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
+                    self._take_of_play(link, play, message)
             case m.Worked(share):
                 link.worked(share)
-            case m.Judged(user, how):
-                if play := link.plays.get(user):
-                    self._lanes[play.lane].judge(play.user.name, how)
             case m.Learned(lane, quirk, words):
                 self._learned(link, lane, quirk, words)
             case m.Exhausted(lane, seconds):
@@ -432,6 +419,18 @@ class Crew:
                 benchmark.logged += lines
                 benchmark.warnings += warnings
 
+    def _take_of_play(self, link: _Link, play: _Play, message: m.Ask | m.PlayEnded | m.Stopped | m.Judged) -> None:
+        match message:
+            case m.Ask():
+                self._ask(link, play, message)
+            case m.PlayEnded():
+                play.user.key = message.key
+                _resolve(play.ended, _ended(message))
+            case m.Stopped(_, error, defect):
+                play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
+            case m.Judged(_, how):
+                self._lanes[play.lane].judge(play.user.name, how)
+
     def _learned(self, link: _Link, lane: int, quirk: str, words: str) -> None:
         """Save a quirk, once, and let the other workers apply it."""
         if not self._lanes[lane].learned(quirk, words):
@@ -441,13 +440,12 @@ class Crew:
             if other is not link:
                 other.outbox.append(adopt)
 
-    def _ask(self, link: _Link, ask: m.Ask) -> None:
-        if play := link.plays.get(ask.user):
-            play.user.key = ask.key
-            ticket = Ticket(link, play.lane, ask.request, ask.size)
-            task = asyncio.create_task(self._settle(link, play, ask, ticket))
-            play.settling[task] = ticket
-            task.add_done_callback(play.settled)
+    def _ask(self, link: _Link, play: _Play, ask: m.Ask) -> None:
+        play.user.key = ask.key
+        ticket = Ticket(link, play.lane, ask.request, ask.size)
+        task = asyncio.create_task(self._settle(link, play, ask, ticket))
+        play.settling[task] = ticket
+        task.add_done_callback(play.settled)
 
     async def _settle(self, link: _Link, play: _Play, ask: m.Ask, ticket: Ticket) -> None:
         """Settle a request, and let its play go on."""
@@ -475,6 +473,15 @@ def _resolve(outcome: asyncio.Future[Any] | None, result: Any) -> None:
         outcome.set_exception(result)
     else:
         outcome.set_result(result)
+
+
+def _outcome(message: m.Received | m.Failed | m.Dropped) -> Received | HarnessError:
+    match message:
+        case m.Received(_, completion, endpoint, first_token):
+            return Received(completion, endpoint, first_token)
+        case m.Failed(_, error):
+            return m.unpacked(error)
+    return SenderLost()
 
 
 def _ended(message: m.PlayEnded) -> Ended:

@@ -22,8 +22,8 @@ from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane, Play
 from harness.engine.progress import Findings
 from harness.engine.transports import Clients, Listener, open_transport
-from harness.errors import BadInput
-from harness.features.ray import LOCAL, RAY, WORKERS, given
+from harness.errors import BadInput, to_install
+from harness.features.ray import LOCAL, RAY, of_workers
 from harness.features.ray.crew import Crew
 from harness.features.ray.player import LanePart
 from harness.features.ray.shipping import packed
@@ -38,18 +38,16 @@ class Workers(Extension):
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        """Raise `BadInput` for options of another engine, or if Ray is not installed."""
+        """Raise `BadInput` for options of another engine."""
         if args.engine == LOCAL:
-            raise BadInput(f"{given(args)[0]} is for --engine {RAY}")
-        if find_spec("ray") is None:
-            raise BadInput("--engine ray needs the package ray: `make ray`, or pip install 'behavior-harness[ray]'")
+            raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")
         self.address: str | None = args.ray_address
         self.workers: int | None = args.workers
         self.turn: float | None = args.turn and args.turn / 1000.0
 
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
-        if any(plan.tuning.batch for plan in plans):
-            raise BadInput(f"--batch needs the engine {LOCAL}: a batch is submitted by one process")
+        if find_spec("ray") is None:
+            raise BadInput(f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}")
 
     def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         from harness.features.ray import cluster  # an extra package
@@ -78,7 +76,7 @@ async def _served(
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
         lanes = await _lanes(openings, crew.transport, crew.player, held)
         for lane in lanes:
-            lane.elsewhere = {WORKERS: workers}
+            lane.elsewhere = {"workers": workers}
         serving.start_soon(crew.serve, lanes)
         serving.start_soon(crew.watch, head_answers)
         yield lanes

@@ -172,25 +172,24 @@ class Player:
                     sending.add_done_callback(partial(self._sent, attempt, request))
                 else:  # its play was cancelled
                     self._out.append(m.Dropped(attempt))
-            case m.Settled(number, completion):
-                if waiting := self._waiting(number):
-                    waiting.settled.set_result(completion or waiting.last)  # type: ignore[arg-type]  # one is there
-            case m.Refused(number, error):
-                if waiting := self._waiting(number):
-                    waiting.settled.set_exception(m.unpacked(error))
+            case m.Settled() | m.Refused():
+                self._settled(message)
             case m.Drop(attempt):
-                if task := self._attempts.get(attempt):
-                    task.cancel()
+                _cancel(self._attempts.get(attempt))
             case m.Cancel(user):
-                if task := self._plays.get(user):
-                    task.cancel()
+                _cancel(self._plays.get(user))
             case m.Adopt(lane, quirk):
                 self._transports[lane].quirks |= {quirk}
 
-    def _waiting(self, number: int) -> _Request | None:
-        """Return a request whose play still waits for it."""
-        request = self._requests.get(number)
-        return None if request is None or request.settled.done() else request
+    def _settled(self, message: m.Settled | m.Refused) -> None:
+        """Let a play go on that still waits for a request."""
+        request = self._requests.get(message.request)
+        if request is None or request.settled.done():
+            return
+        if isinstance(message, m.Refused):
+            request.settled.set_exception(m.unpacked(message.error))
+        else:
+            request.settled.set_result(message.completion or request.last)  # type: ignore[arg-type]  # one is there
 
     async def _play(self, play: m.Play) -> None:
         user = play.user
@@ -250,3 +249,8 @@ class Player:
         elif error := task.exception():
             self._out.append(m.Stopped(request.play.user, None, "".join(traceback.format_exception(error))))
             self._out.append(m.Dropped(attempt))
+
+
+def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task:
+        task.cancel()

@@ -9,7 +9,7 @@ from harness.config.plan import Plan
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Play, Send
 from harness.engine.run import Run
-from harness.errors import BadInput
+from harness.errors import BadInput, to_install
 
 
 class Spans(Extension):
@@ -17,7 +17,7 @@ class Spans(Extension):
         try:
             from harness.features.spans.tracing import tracing  # an extra package
         except ModuleNotFoundError as error:
-            raise BadInput(f'--otel needs the package {error.name}: pip install "behavior-harness[otel]"') from None
+            raise BadInput(f"--otel needs the package {error.name}: {to_install('behavior-harness[otel]')}") from None
         except ValueError as error:  # limits of spans are read at the first import
             raise BadInput(f"--otel: the variables OTEL_* cannot be used: {error}") from None
         self._tracer = held.enter_context(tracing(say))

@@ -30,7 +30,7 @@ from opentelemetry.trace import Tracer as OtelTracer
 
 from harness import __version__
 from harness.config.address import Found
-from harness.endpoint.caller import ABANDONED, HEDGED, Warn
+from harness.endpoint.caller import ABANDONED, Notice, Warn
 from harness.engine.lane import Play, Send, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
@@ -245,7 +245,7 @@ class _UserTrace:
 
         def noted(fault: TransportFault, number: int) -> None:
             if fault is not ABANDONED:
-                event = HEDGED if fault.kind == HEDGED else "failed_try"
+                event = fault.kind if isinstance(fault, Notice) else "failed_try"
                 span.add_event(event, {"harness.try": number, **_error(fault)})
             warn(fault, number)
 

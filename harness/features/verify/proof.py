@@ -34,11 +34,12 @@ from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
 from harness.errors import BadInput, reading, shown
+from harness.feature import pending
 from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
-from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered, in_batches, unanswered
+from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered, unanswered
 from harness.store.tasks import TaskIndex
 
 EXPECTED = "what the results give (regenerate it with `reeval`)"
@@ -179,8 +180,8 @@ class Check:
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
-        manifest, bill = self._manifest, self._replies.bill
-        for line in (*unanswered(self._files), *in_batches(self._files)):
+        manifest, bill = self._manifest, self._replies.bill.copy(pending(self._files))
+        for line in unanswered(self._files):
             count_unanswered(bill, line)
         if manifest.cost and msgspec.convert(manifest.cost, Cost) != counted_cost(manifest, bill):
             yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's prices"

@@ -251,6 +251,44 @@
     });
   }
 
+  // Tables that the template wrote: a click on a head sorts, numbers from the largest first, another click turns it.
+
+  // The number at the beginning of a cell, also after a warning such as "INCOMPLETE: "; null for none.
+  function numeric(text) {
+    const found = /^(?:[A-Z]+: )?([-+]?\d[\d,]*(?:\.\d+)?)/.exec(text);
+    return found ? Number(found[1].replaceAll(",", "")) : null;
+  }
+
+  function sortable(table) {
+    const [body] = table.tBodies;
+    const heads = [...table.tHead.rows[0].cells];
+    const rows = [...body.rows];
+    const cell = (row, at) => row.cells[at].textContent;
+    const isText = (at) => at === 0 || rows.every((row) => numeric(cell(row, at)) === null);
+
+    function sort(at) {
+      const text = isText(at);
+      const turned = heads[at].getAttribute("aria-sort") === (text ? "ascending" : "descending");
+      const order = text === turned ? "descending" : "ascending";
+      const sign = order === "ascending" ? 1 : -1;
+      const none = (row) => (text ? !cell(row, at) : numeric(cell(row, at)) === null);
+      const by = (a, b) =>
+        text ? cell(a, at).localeCompare(cell(b, at)) : numeric(cell(a, at)) - numeric(cell(b, at));
+      const sorted = [...rows].sort((a, b) => none(a) - none(b) || (none(a) ? 0 : sign * by(a, b)));
+      for (const head of heads) head.removeAttribute("aria-sort");
+      heads[at].setAttribute("aria-sort", order);
+      body.append(...sorted);
+    }
+
+    heads.forEach((head, at) => {
+      const button = make("button", { type: "button", class: "sort" }, ...head.childNodes);
+      button.addEventListener("click", () => sort(at));
+      head.append(button);
+    });
+  }
+
+  for (const one of document.querySelectorAll("main > .scroll > table")) if (one.tBodies[0].rows.length > 2) sortable(one);
+
   const pictures = data("pictures");
   const figures = [...document.querySelectorAll("figure[data-picture]")];
   const drawings = figures.map((figure) => fill(figure, ...pictures[figure.dataset.picture]));

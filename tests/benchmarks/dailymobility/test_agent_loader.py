@@ -32,10 +32,17 @@ BASES = [
 OTHERS = [
     "from agentsociety.agent import CitizenAgentBase, MemoryAttribute, AgentToolbox, Block, BlockParams, AgentParams",
     "from agentsociety.agent.agent_base import Agent\nfrom agentsociety.memory.memory import Memory",
+    "from agentsociety.agent import AgentContext, BlockContext, BlockDispatcher, DotDict, FormatPrompt",
+    "from agentsociety.agent.context import AgentContext, context_to_dot_dict, auto_deepcopy_dotdict",
+    "from agentsociety.agent.decorator import register_get, param_docs",
+    "from agentsociety.agent.dispatcher import BlockDispatcher",
+    "from agentsociety.agent.prompt import FormatPrompt",
     "from agentsociety.cityagent.blocks.utils import clean_json_response",
     "from agentsociety.environment import Environment",
     "from agentsociety.environment.utils.const import POI_CATG_DICT",
     "from agentsociety.logger import get_logger",
+    "from agentsociety.memory.const import RelationType, SocialRelation",
+    "from agentsociety.message import Message, MessageKind\nfrom agentsociety.message.messager import Message as Same",
     "from pycityproto.city.person.v2.motion_pb2 import Status",
     "from pycityproto.city.trip.v2.trip_pb2 import TripMode",
 ]
@@ -116,8 +123,8 @@ def test_private_classes_and_second_names_do_not_count(tmp_path: Path) -> None:
     [
         ("x = 1\nif x\n", 2, "got a syntax error: expected ':'"),
         ("x = 1\n\ny = x / 0\n", 3, "ZeroDivisionError: division by zero"),
-        ("import agentsociety.message\n", 1, "no module 'agentsociety.message' among what agent files find here"),
-        ("from agentsociety.agent import BlockDispatcher\n", 1, "agentsociety.agent has no 'BlockDispatcher' here"),
+        ("import agentsociety.survey\n", 1, "no module 'agentsociety.survey' among what agent files find here"),
+        ("from agentsociety.agent import CustomTool\n", 1, "agentsociety.agent has no 'CustomTool' here"),
         ("\nfrom mobisimbench.benchmarks import HurricaneMobilityAgent\n", 2, "no 'HurricaneMobilityAgent' here"),
         ("import no_such_package_anywhere\n", 1, "No module named 'no_such_package_anywhere'"),
         ("from . import other\n", 1, "ImportError"),
@@ -189,7 +196,7 @@ def test_modules_beside_the_file_see_what_it_sees(tmp_path: Path) -> None:
     agent = load_agent(file_of(tmp_path, "from base import Base\nimport base\nclass Own(Base): pass\n"))
     assert agent.cls.__mro__[1] is DailyMobilityAgent
     assert agent.siblings == {"base.py": (tmp_path / "base.py").read_bytes()} and "base" not in sys.modules
-    (tmp_path / "base.py").write_text("\nimport agentsociety.message\n")
+    (tmp_path / "base.py").write_text("\nimport agentsociety.survey\n")
     with pytest.raises(BadInput, match=r"base\.py, line 2: "):
         load_agent(tmp_path / "agent.py")
 

@@ -11,6 +11,7 @@ from textwrap import dedent, indent
 
 import numpy as np
 import pytest
+import shapely
 
 from harness.benchmarks.dailymobility.agents import Runner, play
 from harness.benchmarks.dailymobility.day import Resident, Row
@@ -203,8 +204,64 @@ def test_the_stream_finds_what_shares_words(tmp_path: Path) -> None:
             assert await self.stream.search("早饭", day_range=(1, 2)) == "Nothing"
             assert len((await self.stream.search_today()).splitlines()) == 4
             assert [each["topic"] for each in await self.stream.get_all()] == ["mobility", "mobility", "cognition"]
-            assert await self.status.search("occupation") == "- My occupation is 教师"
         """,
+    )
+    played(runner(file, finds_memories=True))
+
+
+def test_searches_of_the_stream_find_nothing_as_upstream(tmp_path: Path) -> None:
+    """Upstream asks for a mark that it does not write; what is found by number is there."""
+    file = written(
+        tmp_path,
+        """
+        async def forward(self):
+            number = await self.stream.add("mobility", "去公司上班")
+            assert "公司" in await self.stream.get_by_ids([number])
+            assert await self.stream.search("公司") == "Nothing" == await self.stream.search_today()
+        """,
+    )
+    played(runner(file))
+
+
+def test_events_of_one_step_stay_in_their_order(tmp_path: Path) -> None:
+    """The latest step comes first."""
+    file = written(
+        tmp_path,
+        """
+        async def forward(self):
+            for number in range(2):
+                await self.stream.add("mobility", f"event {number}")
+            ids = [each["id"] for each in await self.stream.get_all()][-4:]
+            lines = (await self.stream.get_by_ids(ids)).splitlines()
+            assert [line.split("event ")[1][0] for line in lines] == ["0", "1"] * (len(ids) // 2)
+            assert len(ids) == 2 or lines[0].split("[day: ")[1] > lines[2].split("[day: ")[1]
+        """,
+    )
+    played(runner(file))
+
+
+def test_a_search_of_the_status_looks_at_what_upstream_embeds(tmp_path: Path) -> None:
+    """A citizen's own fields, and those that the class marks, each in its own words."""
+    top = "from agentsociety.agent import MemoryAttribute as Attribute\n"
+    file = written(
+        tmp_path,
+        """
+        StatusAttributes = [
+            *DailyMobilityAgent.StatusAttributes,
+            Attribute(name="mood", type=str, default_or_value="calm", description="", whether_embedding=True),
+            Attribute(name="car", type=str, default_or_value="red", description="", whether_embedding=True,
+                      embedding_template="drives a {} car"),
+        ]
+        async def forward(self):
+            assert await self.status.search("occupation") == "- My occupation is 教师 "
+            assert await self.status.search("mood", filter={"key": "mood"}) == "- My mood is calm "
+            assert await self.status.search("drives") == "- drives a red car "
+            await self.status.update("mood", "odd")
+            assert await self.status.search("odd") == "- My mood is odd "
+            assert await self.status.search("position home current_plan social_network") == "Nothing"
+            await self.status.update("mood", "calm")
+        """,
+        top=top,
     )
     played(runner(file))
 
@@ -218,7 +275,7 @@ def test_places_are_found_in_squares(tmp_path: Path) -> None:
         async def init(self):
             await super().init()
             env = self.environment
-            ids = lambda places: [place["id"] - {POI} for place in places]
+            ids = lambda places: sorted(place["id"] - {POI} for place in places)
             assert ids(env.get_around_poi((500, 500), 500, "restaurant")) == [0, 6, 12]
             assert ids(env.get_around_poi(center=Point(500, 500), radius=499, poi_type=["park", "supermarket"])) == [7]
             assert env.get_around_poi((500, 500), 500, "amenity") == []
@@ -232,6 +289,25 @@ def test_places_are_found_in_squares(tmp_path: Path) -> None:
             assert env.map.get_aoi({AOI})["shapely_xy"].area == 10000 == env.map.aois[{AOI}]["area"]
         """,
         top=top,
+    )
+    played(runner(file))
+
+
+def test_places_come_in_the_order_of_upstream_s_tree(tmp_path: Path) -> None:
+    """Whoever takes the first five sees the five that it sees there; the tree is shapely's, of all POIs of the map."""
+    points = [(poi.x, poi.y) for poi in city().pois.values()]
+    rows = shapely.STRtree(shapely.points(points)).query(shapely.Point(1200, 900).buffer(1100)).tolist()
+    assert rows != sorted(rows)
+    file = written(
+        tmp_path,
+        f"""
+        async def init(self):
+            await super().init()
+            ids = lambda places: [place["id"] - {POI} for place in places]
+            env = self.environment
+            assert ids(env.map.query_pois((1200, 900), 1100, return_distance=False)) == {rows}
+            assert ids(env.get_around_poi((1200, 900), 1100, ["park", "supermarket", "restaurant"])) == {rows}
+        """,
     )
     played(runner(file))
 
@@ -372,7 +448,7 @@ def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> N
         (Completion("", "content_filter"), "content_filter"),
         (Completion("", "context_length"), "context_length"),
         (Completion("", "length"), "length"),
-        (Completion(" \n", "stop"), "empty"),
+        (Completion("", "stop", reasoning="想"), "empty"),
         (Completion("", "stop", refusal="不"), "refusal"),
     ],
 )
@@ -397,6 +473,35 @@ def test_a_completion_without_text_is_a_value_error(tmp_path: Path, completion: 
         tmp_path, "async def forward(self):\n    await self.llm.atext_request([{'role': 'a', 'content': '?'}])"
     )
     assert failure(runner(let_be), ask).kind == kind
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_text_is_a_reply(tmp_path: Path, text: str) -> None:
+    """Upstream returns it."""
+    body = "async def forward(self):\n    assert await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
+    played(runner(written(tmp_path, f"{body} == {text!r}")), saying(text))
+
+
+def test_a_message_keeps_its_name_and_its_parts(tmp_path: Path) -> None:
+    """The body has the dialog as the agent wrote it; a plain one is sent as ever."""
+    parts = [{"type": "text", "text": "在"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    dialog = [{"role": "user", "content": "?", "name": "me"}, {"role": "user", "content": parts}]
+    plain = [{"role": "user", "content": "?"}]
+    asked: list[Request] = []
+
+    async def ask(request: Request) -> Completion:
+        asked.append(request)
+        return Completion("好")
+
+    body = f"""
+    async def forward(self):
+        await self.llm.atext_request({dialog!r})
+        await self.llm.atext_request({plain!r})
+    """
+    played(runner(written(tmp_path, body)), ask)
+    bodies = [json.loads(Sampling("m").encode(request)) for request in asked[:2]]
+    assert [body["messages"] for body in bodies] == [dialog, plain]
+    assert [message.content for message in asked[0].messages] == ["?", "在"]
 
 
 def test_an_agent_s_request_is_that_of_upstream_field_by_field(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_places_are_those_of_every_other_row(made: Callable[..., DailyMobility],
         (Completion("", finish_reason="content_filter"), "content_filter"),
         (Completion("", finish_reason="length"), "length"),
         (Completion("", finish_reason="context_length"), "context_length"),
-        (Completion(" "), "empty"),
+        (Completion("", reasoning="想"), "empty"),
         (Completion("", refusal="不"), "refusal"),
     ],
 )
@@ -134,12 +134,22 @@ def test_an_agent_left_without_a_reply_has_an_invalid_day(
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_blank_reply_is_asked_for_again(made: Callable[..., DailyMobility], data: Path, retries: int) -> None:
+def test_thoughts_without_a_reply_are_asked_for_again(
+    made: Callable[..., DailyMobility], data: Path, retries: int
+) -> None:
     """As often as --parse-retries says, with the very same request."""
     benchmark = made(ASKS, Asking(parse_retries=retries))
-    day, asked = lived(benchmark, data, lambda number: Completion("" if number == 1 else "sleep"))
+    thought = Completion("", reasoning="想")
+    day, asked = lived(benchmark, data, lambda number: thought if number == 1 else Completion("sleep"))
     assert day.outcome == ("valid" if retries else "empty")
     assert not retries or (asked[0] == asked[1] and len(asked) == 101)
+
+
+def test_an_empty_reply_is_not_asked_for_again(made: Callable[..., DailyMobility], data: Path) -> None:
+    """The agent gets it, as upstream; its record says so."""
+    day, asked = lived(made(ASKS), data, lambda number: Completion(""))
+    assert (day.outcome, len(asked)) == ("valid", 100)
+    assert "no_reply: 100" in day.warnings
 
 
 def test_what_an_agent_swallows_is_counted_in_its_record(made: Callable[..., DailyMobility], data: Path) -> None:

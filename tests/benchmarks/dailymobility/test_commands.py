@@ -727,6 +727,7 @@ def test_a_kept_agent_that_somebody_changed_is_not_run(town: Path, tmp_path: Pat
     ("options", "said"),
     [
         (["--agent-seed", "7"], "--agent-seed has no effect without --agent"),
+        (["--agent-memory-search"], "--agent-memory-search has no effect without --agent"),
         (["--agent", RULES, "--prompt", RULES], "--agent and --prompt exclude each other"),
     ],
 )
@@ -848,6 +849,28 @@ def test_sampling_is_the_agent_s_unless_the_user_sets_it(town: Path, tmp_path: P
         report = (out / name / "eval_report_beijing.txt").read_text(encoding="utf-8")
         assert ("temperature is 1" in report, "own: temperature 0.5" in report) == (name == "agent", name == "own")
         assert main(["verify", "--name", name, "--results-dir", str(out), "--tasks-dir", str(town)]) == 0
+
+
+def test_searches_find_memories_only_where_the_run_says_so(town: Path, tmp_path: Path) -> None:
+    """The choice is part of what the run is, and found again by the commands that play its agent."""
+    agent, out = tmp_path / "searcher.py", tmp_path / "out"
+    agent.write_text(
+        "from agentsociety_benchmark.benchmarks import DailyMobilityAgent\n\n\nclass Searcher(DailyMobilityAgent):\n"
+        "    async def forward(self):\n        if self.environment.get_tick() == 1:\n"
+        "            await self.stream.add('mobility', 'breakfast')\n"
+        "            found = await self.stream.search('breakfast')\n"
+        "            await self.llm.atext_request([{'role': 'user', 'content': found}])\n",
+        encoding="utf-8",
+    )
+    for name, options in (("upstream", ()), ("finds", ("--agent-memory-search",))):
+        with serving(saying("ok")) as server:
+            assert on(server, town, out, "--agent", agent, "--name", name, *options) == 0
+            said = {json.loads(body)["messages"][0]["content"] == "Nothing" for body in server.bodies}
+        assert said == {name == "upstream"}
+        settings = json.loads((out / name / "run_beijing.json").read_bytes())["identity"]["settings"]
+        assert settings.get("agent_memory_search", False) is (name == "finds")
+        again = ["--name", name, "--results-dir", str(out), "--tasks-dir", str(town)]
+        assert main(["verify", *again]) == main(["reeval", "--reparse", *again]) == 0
 
 
 def test_a_run_from_before_agents_parameters_were_sent_goes_on_as_it_was(town: Path, tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ class Thorough(DailyMobilityAgent):
         visited.add("a copy")
         assert "a copy" not in await self.status.get("visited")
         number = await self.stream.add(topic="mobility", description=f"在 {here} 停留")
-        assert f"在 {here} 停留" in await self.memory.stream.search(f"{here}", topic="mobility")
-        assert await self.memory.stream.search_today() != "Nothing"
+        assert await self.memory.stream.search(f"{here}", topic="mobility") == "Nothing"
+        assert await self.memory.stream.search_today() == "Nothing"
         assert (await self.memory.stream.get_all())[-1]["id"] == number
 
     async def look(self, here, x, y):

@@ -41,7 +41,7 @@ def told(root: Path, capsys: Told, *words: str) -> JSON:
 
 
 def entry(pair: JSON, metric: str, platform: str = figures.ALL) -> JSON:
-    found: JSON = next(of for of in pair["figures"] if (of["metric"], of["platform"]) == (metric, platform))
+    found: JSON = next(of for of in pair["figures"] if (of["metric"], of["subset"]) == (metric, platform))
     return found
 
 
@@ -122,7 +122,7 @@ def test_primary_figures_of_all_pairs_are_one_family(played: Path, capsys: Told)
     one, more = (told(played, capsys, "recency", "random-1", *runs) for runs in ((), ("random-2",)))
     pair, same = one["pairs"][0], more["pairs"][0]
     primary = [of for of in pair["figures"] if not of["exploratory"]]
-    assert [(of["platform"], of["metric"]) for of in primary] == [(figures.ALL, name) for name in ("Recall", "F1^NS")]
+    assert [(of["subset"], of["metric"]) for of in primary] == [(figures.ALL, name) for name in ("Recall", "F1^NS")]
     for of in (of for of in pair["figures"] if of["exploratory"]):
         assert (of["p_adjusted"], of["ci95_simultaneous"], of["missing"]) == (None, None, None)
     for of in primary:
@@ -463,7 +463,7 @@ def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
 def test_runs_of_different_benchmarks_do_not_compare(own: Path, lived: Path, capsys: Told) -> None:
     """Platforms and benchmarks of each are named."""
     said = refused(own, capsys, "recency", str(lived / "results/commuter"))
-    assert "no platform in common" in said and "beijing (dailymobility)" in said
+    assert "no subset in common" in said and "beijing (dailymobility)" in said
 
 
 def test_days_scored_with_another_ground_truth_do_not_compare(lived: Path, tmp_path: Path, capsys: Told) -> None:

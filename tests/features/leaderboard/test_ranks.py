@@ -17,8 +17,8 @@ from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.features.leaderboard import charts
-from harness.features.leaderboard.reports import read
-from harness.features.leaderboard.tables import AVERAGE, tables
+from harness.features.leaderboard.reports import Value, read
+from harness.features.leaderboard.tables import AVERAGE, Figure, Row, own_groups, tables
 from harness.features.leaderboard.tables import main as main_tables
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.model import JSON
@@ -149,7 +149,7 @@ def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank
         path = own / "cooler" / f"inference_results_{platform}.jsonl"
         path.unlink() if spoiled == "records" else path.write_bytes(path.read_bytes().splitlines(True)[0])
     recall = as_json(own, capsys)["Recall"]
-    assert recall["cooler"][AVERAGE]["rank"] is None and recall["cooler"][AVERAGE]["place"] == "second"
+    assert recall["cooler"][AVERAGE]["rank"] is None and recall["cooler"][AVERAGE]["ranked_value"] is not None
     assert recall["cooler"][AVERAGE]["ci95"] is None
     assert recall["recency"][AVERAGE]["rank"] == [1, 1] and recall["random"][AVERAGE]["rank"] == [2, 2]
     assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
@@ -174,3 +174,33 @@ def test_page_over_all_runs_has_the_ranks_and_their_picture(board: Path, tmp_pat
     page = (tmp_path / "all.html").read_text()
     assert "runs with their ranks" in page and "<td" in page and "2-3" in page and "only in the prompt" in page
     assert msgspec.json.encode("not separable from the best").decode()[1:-1] in page
+
+
+def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: Told) -> None:
+    """Where no run has all subsets: among those that have exactly the same, in every form."""
+    for run, kept in (("recency", 2), ("random", 2), ("cooler", 3), ("asked", 2)):
+        for platform in PLATFORMS[kept:]:
+            for path in (own / run).glob(f"*_{platform}.*"):
+                path.unlink()
+    found = as_json(own, capsys)
+    ranks = found["ranks"]["Recall"]
+    means = {run: fmean(found["Recall"][run][name]["value"] for name in PLATFORMS[:2]) for run in ranks}
+    assert {run: of["rank"] for run, of in ranks.items()} == {"recency": [1, 1], "random": [2, 2]}
+    assert all(of["subsets"] == list(PLATFORMS[:2]) for of in ranks.values())
+    assert all(found["Recall"][run][AVERAGE] is None for run in ranks)
+    assert {run: of["value"] for run, of in ranks.items()} == pytest.approx(means, abs=0.05)
+    said = shown(own, capsys, "--metric", "Recall")
+    lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
+    assert [lines[run][-1] for run in ("run", "recency", "random")] == ["rank", "1", "2"]
+    assert len(lines["cooler"]) == 4 and f"recency on {', '.join(PLATFORMS[:2])}" in said
+
+
+def test_runs_of_other_subsets_do_not_compare() -> None:
+    """Also where the files of two subsets are the same."""
+    figure = Figure(Value(0.5), True, ("prompt", "tasks"), by=Value(0.5))
+    rows = [Row(name, {}, (), figure, subsets) for name, subsets in (("a", ("x",)), ("b", ("y",)), ("c", ("x",)))]
+    assert [(subsets, list(group)) for subsets, group in own_groups(rows)] == [(("x",), [0, 2])]
+
+
+def test_ranks_of_whole_runs_need_no_further_word(board: Path, capsys: Told) -> None:
+    assert "ranks" not in as_json(board, capsys)

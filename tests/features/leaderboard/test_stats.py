@@ -165,6 +165,35 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
     assert places(made, subset) == {"a": Place.SECOND, "b": Place.BEST}
 
 
+@pytest.mark.parametrize(
+    ("metric", "recall", "f1", "place"),
+    [
+        ("Recall", Value(0.4, (0.3, 0.5)), Value(0.1), Place.BEST),  # another headline figure does not matter
+        ("Recall", Value(0.4, (0.2, 0.5)), Value(0.4), None),  # chance is in the interval
+        ("Recall", Value(0.4), Value(0.4), Place.BEST),  # without one the figure decides
+        ("Error_Viral", Value(0.4, (0.3, 0.5)), Value(0.4, (0.3, 0.5)), Place.BEST),
+        ("Error_Viral", Value(0.4, (0.3, 0.5)), Value(0.2), None),  # keeps tags, and finds none
+        ("FWT Recall", Value(0.2), Value(0.4), None),
+    ],
+)
+def test_run_that_is_not_better_than_chance_is_never_marked(
+    metric: str, recall: Value, f1: Value, place: Place | None
+) -> None:
+    """In the table of a headline figure by that figure, in any other by all of them; others take the place."""
+    lower = metric.startswith("Error")
+    of = scored("a", 0.0 if lower else 0.9, metric=metric)
+    values = {**of.values, "Recall (cut)": recall, "F1^NS (cut)": f1, "Recall": recall, "F1^NS": f1}
+    weak = replace(of, values=values, chance={"Recall": 0.2, "F1^NS": 0.2})
+    found = places(
+        next(
+            made
+            for made in tables([weak, scored("b", 0.1, metric=metric)], with_published=False)
+            if made.metric.name == metric
+        )
+    )
+    assert found == {"a": place, "b": Place.SECOND if place else Place.BEST}
+
+
 @pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"prompt_version": "2"}, {"tasks": "x"}])
 def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
     """The highest figure is no best where it stands for something else."""
@@ -570,8 +599,16 @@ def test_notes_name_ten_and_count_the_others() -> None:
     """However many runs there are, a note stays one that is read."""
     part = [replace(scored(f"r{number:02}", complete=False), scored=number, invalid=1) for number in range(13)]
     told = [note for note in notes([table(*part)]) if "more" in note]
-    assert len(told) == 2 and all(note.endswith(" and 3 more.") for note in told)
-    assert "r09 on weibo 9 of 40 and" in told[0] and "r10" not in told[0]
+    assert len(told) == 3 and all(note.endswith(" and 3 more.") for note in told)
+    assert all("r09 on weibo 9 of 40 and" in note and "r10" not in note for note in told[:2])
+
+
+def test_incomplete_runs_have_a_note_of_their_own() -> None:
+    """However many runs are of a smaller share of the tasks file."""
+    shares = [replace(scored(f"r{number:02}", complete=False), scored=2, expected=2) for number in range(30)]
+    part = replace(scored("part", complete=False), scored=7, expected=8)
+    [told] = [note for note in notes([table(*shares, part)]) if "INCOMPLETE" in note]
+    assert "part on weibo 7 of 8" in told and "r00" not in told
 
 
 # Excel files, read back
@@ -832,7 +869,7 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "benchmark": "streamprofile",
             "metric": "Error_Peer",
             "run": "a,b",
-            "platform": "weibo",
+            "subset": "weibo",
             "value": "12.50",
             "unit": "%",
             "from": "10.00",

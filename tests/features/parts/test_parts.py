@@ -19,11 +19,8 @@ from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.features.parts import merge
 from harness.store.disk import Disk
-from harness.store.files import RunFiles
 from harness.store.lock import RunLock
-from harness.store.log import seal
 from harness.store.manifest import load
-from harness.store.run import bill_of
 from harness.store.tasks import TaskIndex
 from tests.commands.test_commands import RESULTS, lines_of, report, run, write_tasks
 from tests.support import DATA
@@ -265,12 +262,6 @@ def no_prompt(results: Path) -> None:
         path.unlink()
 
 
-def submitted(results: Path) -> None:
-    files = RunFiles(results / "recency.part2of4", "weibo")
-    files.batches.write_bytes(seal({"what": "intend", "label": "harness-1", "wave": 1, "requests": []}))
-    edit(files.manifest, lambda made: made.update(state="stopped", results_sha256=None))
-
-
 def taken(results: Path) -> None:
     (results / "recency").mkdir()
 
@@ -287,7 +278,6 @@ REFUSED = {
     changed: "has changed since its run was complete",
     no_subset: "has no run of zhihu",
     no_prompt: "has no prompt_own.txt",
-    submitted: "may be at the provider",
     taken: "exists: give the run another name",
 }
 
@@ -324,18 +314,6 @@ def test_replies_of_other_parts_users_and_damaged_copies_are_left_out(results: P
         file.write(line)
     assert command(results, "merge", "recency", "--no-html") == 0
     assert timeless(results / "recency") == timeless(whole)
-
-
-def test_batches_that_were_given_up_stay_in_the_upper_bound(results: Path) -> None:
-    """They may be billed, whichever part submitted them."""
-    files = RunFiles(results / "recency.part2of4", "weibo")
-    requests = [["u1", 1, "d", 0], ["u2", 1, "d", 0]]
-    files.batches.write_bytes(
-        seal({"what": "intend", "label": "harness-1", "wave": 1, "requests": requests, "sent": 700}) + b"\n"
-    )
-    assert command(results, "merge", "recency") == 0
-    total = bill_of(RunFiles(results / "recency", "weibo")).total
-    assert (total.lost, total.lost_bytes) == (2, 700)
 
 
 def test_part_in_use_is_refused(results: Path) -> None:

@@ -52,24 +52,18 @@ key_env = "MINE_KEY"
 currency = "USD"
 prompt = 2
 completion = 8
-batch = 0.5
 """
 
 
 def test_address_parameters_tokens_and_cost_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without the provider's key; with batches at their price, in a wave for each step of the longest user."""
+    """Without the provider's key."""
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
     words += ["--providers", str(tmp_path / "p.toml"), "--model", "mine:m-1", "--max-tokens", "777"]
-    seen = []
-    for more in ([], ["--batch"]):
-        assert main([*words, *more]) == 0
-        out = capsys.readouterr().out
-        assert "https://models.example/v1" in out and "max_tokens 777" in out
-        seen.append((float(re.findall(r"([\d.]+) USD", out)[0]), re.findall(r"(\d+) days?", out)))
-        longest = max(int(steps) for steps in re.findall(r"user \S+, (\d+) steps?", out))
-    (usual, no_days), (in_batches, days) = seen
-    assert in_batches == pytest.approx(usual / 2, rel=0.01) and (no_days, days) == ([], [str(longest)])
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "https://models.example/v1" in out and "max_tokens 777" in out
+    assert float(re.findall(r"([\d.]+) USD", out)[0]) > 0
 
 
 def test_benchmark_without_a_baseline_shows_first_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

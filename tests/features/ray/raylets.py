@@ -29,13 +29,13 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 @dataclass(frozen=True, slots=True)
 class Raylets:
     """`head` and `raylets` are process ids; `folder` has the logs of all. `add` starts another raylet with so many
-    CPUs."""
+    CPUs, whose processes have these environment variables too."""
 
     address: str
     head: int
     raylets: tuple[int, ...]
     folder: Path
-    add: Callable[[int], None]
+    add: Callable[[int, dict[str, str]], None]
 
 
 @contextmanager
@@ -51,8 +51,8 @@ def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
                 found = orjson.loads(process.stdout.readline())
                 orders = process.stdin
 
-                def add(cpus: int) -> None:
-                    orders.write(b"%d\n" % cpus)
+                def add(cpus: int, variables: dict[str, str]) -> None:
+                    orders.write(orjson.dumps([cpus, variables]) + b"\n")
                     orders.flush()
 
                 yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder), add)
@@ -82,7 +82,9 @@ def _serve(cpus: list[int]) -> None:
     head = nodes[0].all_processes[PROCESS_TYPE_GCS_SERVER][0].process.pid
     print(orjson.dumps({"address": own.address, "head": head, "raylets": raylets}).decode(), flush=True)
     for line in sys.stdin:
-        own.add_node(num_cpus=int(line), object_store_memory=STORE_BYTES)
+        count, variables = orjson.loads(line)
+        os.environ |= variables
+        own.add_node(num_cpus=count, object_store_memory=STORE_BYTES)
     for process in descendants(os.getpid()):  # `Cluster.shutdown` would wait minutes for a head that is lost
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -17,7 +17,6 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from harness.benchmark import Task
 from harness.chat import Chat
@@ -301,79 +300,6 @@ def test_head_that_is_gone_stops_the_run_and_a_passing_miss_does_not(run: Run) -
     assert len(replies(run)) == len(USERS)
 
 
-# Hedging
-
-
-def hedged(run: Run, endpoint: Endpoint, **more: Any) -> tuple[Endpoint, HarnessError | None]:
-    async def main() -> HarnessError | None:
-        async with crew_of(run, endpoint, **more) as (crew, _):
-            with anyio.fail_after(3600):
-                return await run.play(endpoint, crew=crew, limit=2, hedge=1.0, sleep=anyio.sleep)
-
-    return endpoint, virtual.run(main)
-
-
-MANY = {str(n): 1 for n in range(22)}
-"""Enough for a 99th percentile."""
-
-
-def test_loser_of_two_tries_is_cancelled_before_its_slot_is_free(tmp_path: Path) -> None:
-    """The endpoint never sees more than the limit at once, and each reply is saved once."""
-
-    async def one_hangs(user: str, before: int) -> None:
-        if user == "7" and not before:
-            await anyio.sleep_forever()
-        await slow(most=2 * TURN)(user, before)
-
-    run = made(tmp_path, users={str(n): 1 for n in range(40)})
-    endpoint, ending = hedged(run, Endpoint(one_hangs))
-    assert ending is None and endpoint.sent.count("7") == 2 and run.caller.traffic.hedged >= 1
-    assert endpoint.most_on_the_wire <= 2 and endpoint.on_the_wire == 0
-    assert len(replies(run)) == 40
-
-
-class Numbered(Endpoint):
-    """No two of its replies are alike."""
-
-    async def send(self, body: bytes, user: str = "") -> Received:
-        number = len(self.sent)
-        received = await super().send(body, user)
-        return received._replace(completion=replace(received.completion, text=f"{number}"))
-
-
-def test_both_replies_in_one_turn_are_one(tmp_path: Path) -> None:
-    """The first of them is saved, and the play goes on with it."""
-    second = anyio.Event()
-
-    async def together(user: str, before: int) -> None:
-        if user == "7":
-            if before:
-                second.set()
-            await second.wait()
-
-    run = made(tmp_path, users=MANY)
-    endpoint, ending = hedged(run, Numbered(together), many=1)
-    assert ending is None and endpoint.sent.count("7") == 2
-    saved = {key[0]: completion["text"] for key, completion in replies(run).items()}
-    assert {line["user_id"]: line["replies"][0] for line in lines(run.files.results)} == saved
-    assert len(saved) == len(MANY)
-
-
-@pytest.mark.parametrize("certain", [True, False])
-@pytest.mark.parametrize("after", range(62, 67))
-def test_worker_lost_while_two_tries_race_saves_nothing_twice(tmp_path: Path, after: int, certain: bool) -> None:
-    """Also if one has won, and the other is not confirmed."""
-
-    async def one_hangs(user: str, before: int) -> None:
-        if user == "7" and not before:
-            await anyio.sleep_forever()
-
-    run = made(tmp_path, users=MANY)
-    endpoint, ending = hedged(run, Endpoint(one_hangs), many=1, losses=[Loss(after, certain, reached=True)])
-    assert ending is None and endpoint.most_on_the_wire <= 2
-    assert len(replies(run)) == len(run.recorded) == len(MANY)
-
-
 # A worker without a way to the endpoint
 
 
@@ -569,13 +495,14 @@ async def some_fail(user: str, before: int) -> None:
 
 
 def test_failures_are_those_of_this_process(tmp_path: Path) -> None:
-    """The tries used up, a request refused, an agent that failed: kind and tries, and the others are recorded."""
+    """The tries used up, a request refused, an agent that failed: by kind, and the others are recorded. The number of
+    tries in a silence is a matter of time."""
     runs = [made(tmp_path / name, Failing) for name in ("local", "workers")]
     assert locally(runs[0], Endpoint(some_fail)) is None
     assert on_workers(runs[1], Endpoint(some_fail)) is None
     assert_same(runs[1], runs[0])
-    assert sorted(runs[1].failures) == sorted(runs[0].failures)
-    assert [failure[0] for failure in sorted(runs[1].failures)] == ["用户1", "用户2", "用户3"]
+    kinds = [sorted((user, kind) for user, kind, _ in run.failures) for run in runs]
+    assert kinds[0] == kinds[1] and [user for user, _ in kinds[1]] == ["用户1", "用户2", "用户3"]
 
 
 class Immeasurable(Shared):

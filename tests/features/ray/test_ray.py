@@ -34,7 +34,10 @@ LIMIT = 8
 SLOW = ("--latency", "0.3", "--jitter", "0.3")
 AGENT = ROOT / "examples" / "commuting_agent.py"
 KEY = "sk-kept-from-the-cluster"
+LATE_SECONDS = LEASE_SECONDS + 5.0
 TOKEN = "0123456789abcdef" * 4
+SHORT_LEASE = "crew.LEASE_SECONDS=2"
+"""For the driver's half of the lease alone: longer than any request here, so that none is in flight after it."""
 HURRIED = (sys.executable, "-m", "tests.features.ray.hurried")
 
 
@@ -281,7 +284,7 @@ def test_silent_worker_is_given_up_and_its_slots_kept(
 ) -> None:
     """SIGSTOP for longer than a turn may take; it is never continued."""
     with endpoint(*SLOW) as url:
-        hurried = (*HURRIED, "crew.SILENT_SECONDS=2", "--")
+        hurried = (*HURRIED, "crew.SILENT_SECONDS=2", SHORT_LEASE, "--")
         process = play(CHAINS, url, *on(raylets), start=hurried)
         wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
         os.kill(actors(*raylets.raylets)[0], signal.SIGSTOP)
@@ -292,8 +295,10 @@ def test_silent_worker_is_given_up_and_its_slots_kept(
 
 def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
     """SIGKILL of a raylet leaves its workers alive, with requests in flight."""
-    with endpoint(*SLOW) as url, cluster(1, 1, 1, RAY_health_check_period_ms="500") as raylets:
-        process = play(CHAINS, url, *on(raylets))
+    checks = {"initial_delay_ms": "0", "period_ms": "500", "failure_threshold": "2"}
+    settings = {f"RAY_health_check_{name}": value for name, value in checks.items()}
+    with endpoint(*SLOW) as url, cluster(2, 1, **settings) as raylets:
+        process = play(CHAINS, url, *on(raylets), start=(*HURRIED, SHORT_LEASE, "--"))
         wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
         hit = next(raylet for raylet in reversed(raylets.raylets) if actors(raylet))  # the first is the driver's own
         os.kill(hit, signal.SIGKILL)
@@ -301,26 +306,32 @@ def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wante
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS), kills=1)
 
 
-def test_workers_wait_for_a_late_machine_and_the_driver_s_own_ends_the_run(
+def test_late_machine_is_waited_for_and_played_without_where_it_has_no_way_to_the_endpoint(
     play: Commands, wanted: Wanted, tmp_path: Path
 ) -> None:
-    """The first worker is there after the lease of one that has had turns; then the raylet of the driver is killed, and
-    with it Ray ends the driver: exit code 4, one sentence, and a run that goes on."""
-    with endpoint("--latency", "3") as url, cluster(1) as raylets:
-        process = play(CHAINS, url, *on(raylets), stderr=subprocess.PIPE)
-        wait_for(lambda: actors(*raylets.raylets))
+    """The first worker is there after the lease of one that has had turns. The late one's proxy is dead: nobody fails,
+    and the log names it. Then the raylet of another run's driver is killed, and with it Ray ends the driver: exit code
+    4, one sentence, and a run that goes on."""
+    with endpoint(*SLOW) as url, endpoint("--latency", "3") as slow, cluster(1, HTTP_PROXY=url) as raylets:
+        there = "http://endpoint.invalid/v1"  # behind the proxy, which takes a whole address for its own path
+        process = play(CHAINS, there, *on(raylets), env={**os.environ, "HTTP_PROXY": url})
+        [healthy] = wait_for(lambda: actors(*raylets.raylets))
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(LEASE_SECONDS + 3)
-        raylets.add(1)
-        wait_for_responses(CHAINS.responses(tmp_path / "run"), 10)
-        assert not [event for event in events(tmp_path / "run") if event["what"] == "worker"]
+            process.wait(LATE_SECONDS)
+        raylets.add(1, {"HTTP_PROXY": "http://127.0.0.1:1"})
+        assert process.wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
+        [note] = [event["detail"] for event in events(tmp_path / "run") if event["what"] == "worker"]
+        assert note.startswith("worker ") and not note.startswith(f"worker {healthy} ")
+        process = play(CHAINS, slow, *on(raylets, 1), name="driver", stderr=subprocess.PIPE)
+        wait_for_responses(CHAINS.responses(tmp_path / "driver"), 8)
         os.kill(raylets.raylets[0], signal.SIGKILL)
         _, complaint = process.communicate()
         assert process.returncode == 4
         assert [line.startswith("harness: ") for line in complaint.splitlines()][-1:] == [True]
     with endpoint() as url:
-        assert play(CHAINS, url).wait() == 0
-    assert CHAINS.results(tmp_path / "run") == wanted(CHAINS)
+        assert play(CHAINS, url, name="driver").wait() == 0
+    assert CHAINS.results(tmp_path / "driver") == wanted(CHAINS)
 
 
 def test_own_clusters_and_joined_ones_follow_each_other(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
@@ -342,9 +353,10 @@ def test_cluster_that_loses_its_head_ends_the_run(
 ) -> None:
     """Exit code 4 before Ray itself ends this process, also if raylet and workers of the machine are lost with it."""
     folder = tmp_path / "run"
+    hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "crew.GRACE_SECONDS=2", "--")
     with endpoint(*SLOW) as url:
         with cluster(2) as raylets:
-            process = play(CHAINS, url, *on(raylets), start=(*HURRIED, "crew.HEAD_SECONDS=1", "--"))
+            process = play(CHAINS, url, *on(raylets), start=hurried)
             wait_for_responses(CHAINS.responses(folder), 10)
             others = [*raylets.raylets, *actors(*raylets.raylets)] if machine else []
             for one in (raylets.head, *others):
@@ -418,8 +430,9 @@ def test_agent_that_ends_its_workers_is_named(play: Commands, raylets: Raylets, 
     """Where nothing refuses it: the run stops, as with any workers that are lost."""
     (tmp_path / "ends.py").write_text(ENDED)
     ended = Kind((*DAYS.words, "--agent", str(tmp_path / "ends.py")), DAYS.subset, DAYS.model)
+    hurried = (*HURRIED, "crew.LOSSES_MOST=1", "--")
     with endpoint() as url:
-        process = play(ended, url, *on(raylets), name="ended", stdout=subprocess.PIPE)
+        process = play(ended, url, *on(raylets, 1), start=hurried, name="ended", stdout=subprocess.PIPE)
         shown, _ = process.communicate()
     assert process.returncode == 4 and "ends.py" in shown.splitlines()[-2]
 

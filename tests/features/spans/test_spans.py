@@ -497,7 +497,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     commands = Commands(tmp_path / "results", capsys)
     refused = commands.refused("run", "--demo", "--model", "baseline/recency", "--otel")
-    assert 'pip install "behavior-harness[otel]"' in refused
+    assert "-m pip install 'behavior-harness[otel]'" in refused
 
 
 def test_one_module_alone_imports_opentelemetry() -> None:

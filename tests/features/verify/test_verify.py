@@ -128,7 +128,7 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
 
 
 def _which(folder: Path) -> Namespace:
-    return Namespace(name=folder.name, model=None, platform=None, results_dir=folder.parent)
+    return Namespace(runs=[folder.name], model=None, platform=None, results_dir=folder.parent)
 
 
 def lines(path: Path) -> list[bytes]:

@@ -18,6 +18,7 @@ from harness.benchmarks.dailymobility.agents.errors import Written
 from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
 from harness.benchmarks.dailymobility.agents.llm import LLM
 from harness.benchmarks.dailymobility.agents.memory import Memory
+from harness.benchmarks.dailymobility.agents.prompt import context_to_dot_dict
 from harness.benchmarks.dailymobility.day import INTENTIONS
 from harness.benchmarks.dailymobility.simulator import SPEEDS
 
@@ -79,6 +80,41 @@ class MemoryAttribute(Fields):
     embedding_template: str | None = None
 
 
+class MessageKind(str, Enum):  # noqa: UP042  (upstream's, whose text is another)
+    AGENT_CHAT = "agent-chat"
+    USER_CHAT = "user-chat"
+    AOI_MESSAGE_REGISTER = "aoi-message-register"
+    AOI_MESSAGE_CANCEL = "aoi-message-cancel"
+
+
+class Message(Fields):
+    """What upstream's residents send each other; nobody sends one here."""
+
+    from_id: int | None = None
+    to_id: int | None = None
+    day: int
+    t: float
+    kind: Any
+    payload: dict[str, Any]
+    created_at: Any = None
+    extra: dict[str, Any] | None = None
+
+
+class RelationType(str, Enum):  # noqa: UP042
+    FRIEND = "friend"
+    FAMILY = "family"
+    COLLEAGUE = "colleague"
+    FOLLOWER = "follower"
+    FOLLOWING = "following"
+
+
+class SocialRelation(Fields):
+    source_id: int | None = None
+    target_id: int
+    kind: Any
+    strength: float | None = 0.0
+
+
 class AgentParams(Fields): ...
 
 
@@ -114,17 +150,36 @@ class AgentToolbox(Incomplete):
         self.environment = environment
 
 
+class BlockDispatcher(Incomplete):
+    """What chooses among blocks by a call of a tool, which is not available."""
+
+    LACKS = lacks("BlockDispatcher")
+
+    def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, *rest: Any) -> None:
+        self._harness: Harness = toolbox._harness
+
+
 class Tooled(Incomplete):
-    """Something with a toolbox and a memory."""
+    """Something with a toolbox, a memory, parameters and a context."""
 
     _harness: Harness
     _toolbox: AgentToolbox
     _memory: Memory
+    ParamsType: Any
+    Context: Any
 
     toolbox = property(attrgetter("_toolbox"))
     llm = property(attrgetter("_toolbox.llm"))
     environment = property(attrgetter("_toolbox.environment"))
     memory = property(attrgetter("_memory"))
+
+    @classmethod
+    def default_params(cls) -> Any:
+        return cls.ParamsType()
+
+    @classmethod
+    def default_context(cls) -> Any:
+        return cls.Context()
 
 
 class Block(Tooled):
@@ -145,7 +200,11 @@ class Block(Tooled):
         self._harness = toolbox._harness
         self._toolbox = toolbox
         self._memory = agent_memory
-        self.params = self.ParamsType() if block_params is None else block_params
+        self.params = self.default_params() if block_params is None else block_params
+        for name, value in self.params.model_dump().items():
+            if name != "block_memory":
+                setattr(self, name, value)
+        self.context = context_to_dot_dict(self.default_context())
 
     def set_agent(self, agent: Any) -> None:
         self.agent = agent
@@ -184,7 +243,8 @@ class Agent(Tooled, ABC):
         self._name = self.name = name
         self._toolbox = toolbox
         self._memory = memory
-        self.params = self.ParamsType() if agent_params is None else agent_params
+        self.params = self.default_params() if agent_params is None else agent_params
+        self.context = context_to_dot_dict(self.default_context())
         self.blocks = blocks or []
         self.logger = get_logger()
 
@@ -237,6 +297,10 @@ class CitizenAgentBase(Agent):
             "direction": 0.0,
             "activity": "",
             "l": 0.0,
+            "a": 0.0,
+            "is_queuing_on_lane": False,
+            "queuing_time_on_cur_lane": 0.0,
+            "num_passengers": 0,
         }
         for key, value in motion.items():
             await self.memory.status.update(key, value)

@@ -6,10 +6,9 @@ times are seconds. Residents share the dicts of places, as upstream; each call t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import cached_property
-from math import hypot
 from operator import index
 from time import gmtime, strftime
 from typing import Any, NoReturn
@@ -17,10 +16,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
-from harness.benchmarks.dailymobility.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.city import Aoi, City, Poi, as_message
 from harness.benchmarks.dailymobility.projection import lnglat
 from harness.benchmarks.dailymobility.simulator import Stop
-from harness.benchmarks.dailymobility.spatial import Floats, optional
+from harness.benchmarks.dailymobility.spatial import optional
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000
@@ -30,16 +29,21 @@ LARGEST_MODE = 8
 
 POI_CATG_DICT: dict[str, list[str]] = {kind: words.split() for kind, words in UPSTREAM["kinds"].items()}
 
-JOINS = {
+LISTS = {
     "driving_positions": ("lane_id", "s"),
     "walking_positions": ("lane_id", "s"),
+    "positions": ("x", "y"),
     "driving_gates": ("x", "y"),
     "walking_gates": ("x", "y"),
 }
-"""Fields of an AOI that say where it joins the lanes, and the fields of their entries."""
+"""Fields of an AOI by number that are its outline and where it joins the lanes, and the fields of their entries."""
 
 Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""
+
+
+AOI_DECLARED = ("id", "name", "type", *LISTS, "area", "land_use", "urban_land_use", "poi_ids")
+"""Fields of an AOI in the order in which the map's message declares them; their numbers have another."""
 
 
 def _of_all(name: str) -> Any:
@@ -56,27 +60,28 @@ def _of_all(name: str) -> Any:
 
 
 class Place(dict[str, Any]):
-    """Fields of a place. Large or slow ones, `late`, are made at their first use."""
+    """Fields of a place, in `order`. Large or slow ones, those without a value in `fields`, are made at first use."""
 
-    __slots__ = ("_late", "_map")
+    __slots__ = ("_late", "_map", "_order")
     LACKS = lacks("Place")
 
     __iter__, __len__, __repr__ = map(_of_all, ("__iter__", "__len__", "__repr__"))
     __eq__, __ne__, __or__ = map(_of_all, ("__eq__", "__ne__", "__or__"))
     keys, values, items, copy = map(_of_all, ("keys", "values", "items", "copy"))
 
-    def __init__(self, map: MapData, fields: dict[str, Any], late: tuple[str, ...]) -> None:
+    def __init__(self, map: MapData, fields: dict[str, Any], order: Sequence[str]) -> None:
         super().__init__(fields)
         self._map = map
-        self._late = late
+        self._order = order
+        self._late = tuple(name for name in order if name not in fields)
 
     def complete(self) -> None:
         """Make all fields. Their order depends on nobody who used some of them before: residents share places."""
         if self._late:
-            made = {name: self[name] for name in self._late}
+            made = {name: self[name] for name in self._order if name in self}
+            made |= dict(dict.items(self))
             self._late = ()
-            for name in made:
-                del self[name]
+            self.clear()
             self.update(made)
 
     def __missing__(self, name: str) -> Any:
@@ -98,7 +103,9 @@ class Place(dict[str, Any]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Place:
         """Copy a place of the same map: agents keep places in their memory, which copies what is read."""
-        return Place(self._map, deepcopy(dict(dict.items(self))), self._late)
+        copied = Place(self._map, deepcopy(dict(dict.items(self)), memo), self._order)
+        copied._late = self._late
+        return copied
 
 
 class MapData(Incomplete):
@@ -136,10 +143,10 @@ class MapData(Incomplete):
         """Raise `KeyError` for one that is not on the map."""
         if poi_id not in self._pois:
             poi = self._city.pois[poi_id]
-            fields = {"id": poi.id, "name": poi.name, "category": poi.category, "position": {"x": poi.x, "y": poi.y}}
-            fields |= {"aoi_id": poi.aoi_id, "functions": list(poi.functions)}
-            capacity = {} if poi.capacity is None else {"capacity": poi.capacity}
-            self._pois[poi_id] = Place(self, fields | capacity, self._shapes)
+            at = as_message({"x": poi.x, "y": poi.y})
+            fields = {"id": poi.id, "name": poi.name, "category": poi.category, "position": at, "aoi_id": poi.aoi_id}
+            fields |= {} if poi.capacity is None else {"capacity": poi.capacity}
+            self._pois[poi_id] = self._place(as_message(fields | {"functions": list(poi.functions)}))
         return self._pois[poi_id]
 
     def query_pois(
@@ -150,9 +157,10 @@ class MapData(Incomplete):
         limit: int | None = None,
         return_distance: bool = True,
     ) -> list[Any]:
-        """Return pairs of POI and distance in metres, nearest first, or with `return_distance=False` POIs in map order.
+        """Return pairs of POI and distance in metres, nearest first, or with `return_distance=False` POIs.
 
-        As upstream, `radius` is half the side of a square, and without one the prefix is ignored.
+        As upstream, `radius` is half the side of a square, and without one the prefix is ignored. POIs are in the order
+        of upstream's tree, which also decides between equally near ones; without `radius` in map order.
         """
         x, y = coordinates(center)
         if radius is None:
@@ -162,8 +170,8 @@ class MapData(Incomplete):
             found = [poi for poi in self._city.nearby(x, y, radius) if poi.category.startswith(prefix)]
         if not return_distance:
             return [self.get_poi(poi.id) for poi in found[:limit]]
-        away = sorted(((hypot(poi.x - x, poi.y - y), row) for row, poi in enumerate(found)))[:limit]
-        return [(self.get_poi(found[row].id), distance) for distance, row in away]
+        at = optional("shapely").points([(poi.x, poi.y) for poi in found] or np.empty((0, 2)))
+        return [(self.get_poi(found[row].id), distance) for distance, row in _nearest((x, y), at)[:limit]]
 
     def query_aois(
         self,
@@ -174,29 +182,27 @@ class MapData(Incomplete):
     ) -> list[tuple[Place, float]]:
         """Return pairs of AOI and distance in metres, nearest first; the AOIs' bounding boxes touch the square."""
         x, y = coordinates(center)
-        low, high = self._boxes
-        touching = ((low <= (x + radius, y + radius)) & (high >= (x - radius, y - radius))).all(axis=1)
         aois = list(self._city.aois.values())
-        found = [aois[row] for row in np.flatnonzero(touching).tolist()]
+        found = [aois[row] for row in self._aoi_tree.query(optional("shapely").Point(x, y).buffer(radius)).tolist()]
         if urban_land_uses is not None:
             found = [aoi for aoi in found if aoi.land_use in urban_land_uses]
-        shapely = optional("shapely")
-        away = shapely.distance(shapely.points(x, y), [self.aois[aoi.id]["shapely_xy"] for aoi in found]).tolist()
-        nearest = sorted((distance, row) for row, distance in enumerate(away))[:limit]
-        return [(self.aois[found[row].id], distance) for distance, row in nearest]
+        nearest = _nearest((x, y), [self.aois[aoi.id]["shapely_xy"] for aoi in found])
+        return [(self.aois[found[row].id], distance) for distance, row in nearest[:limit]]
 
     @cached_property
-    def _boxes(self) -> tuple[Floats, Floats]:
-        """Lower and upper corner of each AOI's bounding box, in map order."""
-        corners = [np.array(aoi.outline) for aoi in self._city.aois.values()]
-        return np.array([xy.min(axis=0) for xy in corners]), np.array([xy.max(axis=0) for xy in corners])
+    def _aoi_tree(self) -> Any:
+        return optional("shapely").STRtree([aoi["shapely_xy"] for aoi in self.aois.values()])
 
     def _aoi(self, aoi: Aoi) -> Place:
-        fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type, "name": aoi.name, "poi_ids": list(aoi.poi_ids)}
-        area = {"area": aoi.area} if len(aoi.outline) > 1 else {}
-        use = {} if aoi.use is None else {"land_use": aoi.use}
-        urban = {"urban_land_use": aoi.land_use} if aoi.land_use else {}
-        return Place(self, fields | area | use | urban, (*JOINS, "positions", *self._shapes))
+        fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type, **{name: _entries(aoi, name) for name in LISTS}}
+        fields |= {"area": aoi.area} if len(aoi.outline) > 1 else {}
+        fields |= {"poi_ids": list(aoi.poi_ids)} | ({} if aoi.use is None else {"land_use": aoi.use})
+        fields |= {"name": aoi.name} | ({"urban_land_use": aoi.land_use} if aoi.land_use else {})
+        return self._place(as_message(fields, AOI_DECLARED), LISTS)
+
+    def _place(self, fields: Mapping[str, Any], late: Collection[str] = ()) -> Place:
+        own = {name: value for name, value in fields.items() if name not in late}
+        return Place(self, own, (*fields, *self._shapes))
 
     def refuse(self, name: str) -> NoReturn:
         """Fail the resident that uses a field which places lack here."""
@@ -205,16 +211,26 @@ class MapData(Incomplete):
 
     def late(self, place: Place, name: str) -> Any:
         """Return a field that is made at its first use."""
-        if name in JOINS:
-            return [dict(zip(JOINS[name], at, strict=True)) for at in self._city.aois[place["id"]].joins.get(name, ())]
+        if name in LISTS:
+            entries = _entries(self._city.aois[place["id"]], name)
+            return [as_message(dict(zip(LISTS[name], entry, strict=True))) for entry in entries]
         at = place.get("position")
         outline = self._city.aois[place["id"]].outline if at is None else ((at["x"], at["y"]),)
-        if name == "positions":
-            return [{"x": x, "y": y} for x, y in outline]
         shapely = optional("shapely")
         if name == "shapely_lnglat":
             outline = lnglat(self._city.projection, np.array(outline)).tolist()
         return shapely.Point(outline[0]) if len(outline) == 1 else shapely.Polygon(outline)
+
+
+def _entries(aoi: Aoi, name: str) -> Sequence[tuple[float, float]]:
+    return aoi.outline if name == "positions" else aoi.joins.get(name, ())
+
+
+def _nearest(center: tuple[float, float], shapes: Any) -> list[tuple[float, int]]:
+    """Return pairs of distance in metres and row, nearest first."""
+    shapely = optional("shapely")
+    away = shapely.distance(shapely.Point(center), shapes).tolist()
+    return sorted((distance, row) for row, distance in enumerate(away))
 
 
 def coordinates(center: Centre) -> tuple[float, float]:
@@ -248,7 +264,7 @@ class Environment(Incomplete):
         return {kind: list(words) for kind, words in POI_CATG_DICT.items()}
 
     def get_around_poi(self, center: Centre, radius: float, poi_type: str | Iterable[str]) -> list[Place]:
-        """Return POIs in the square with sides of twice the radius, in map order.
+        """Return POIs in the square with sides of twice the radius, in the order of upstream's tree.
 
         `poi_type` is the last level of a category, the name of a kind of them, or several of either.
         """

@@ -10,7 +10,7 @@ import orjson
 
 from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
 from harness.benchmarks.parsing import FINAL_REASONS
-from harness.model import Message, Request
+from harness.model import Completion, Message, Request
 
 
 class NoReply(ValueError):
@@ -22,6 +22,20 @@ class NoReply(ValueError):
     def __init__(self, kind: str) -> None:
         super().__init__(f"no content in the response ({kind})")
         self.kind = kind
+
+
+def no_reply(completion: Completion) -> str | None:
+    """Return why upstream has no reply in a completion, None where it has one: any text, also an empty one.
+
+    An empty text next to thoughts or a refusal stands for a `null`, which upstream asks for again.
+    """
+    if completion.text:
+        return None
+    if completion.finish_reason in FINAL_REASONS:
+        return completion.finish_reason
+    if completion.refusal:
+        return "refusal"
+    return "empty" if completion.reasoning or completion.finish_reason == "tool_call" else None
 
 
 class LLM(Incomplete):
@@ -44,7 +58,7 @@ class LLM(Incomplete):
         tools: Any = None,
         tool_choice: Any = None,
     ) -> str:
-        """Return the text of the completion. Raise `NoReply` for one without text.
+        """Return the text of the completion. Raise `NoReply` for one that has none.
 
         Parameters of sampling are sent, as upstream, unless the run sets them. Time-outs and retries are the run's: the
         first use of each makes a warning. Tools are not available.
@@ -55,17 +69,18 @@ class LLM(Incomplete):
         for name, value in {"timeout": timeout, "retries": retries}.items():
             if _given(value):
                 harness.warn_once(f"atext_request({name}=...) is ignored: the settings of the run apply")
-        asked = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+        asked: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         asked |= {"frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty}
         asked["response_format"] = response_format
         form = response_format.get("type") if isinstance(response_format, dict) else None
+        dialog = list(dialog)
         messages = tuple(_message(each) for each in dialog)
+        if any(set(each) != {"role", "content"} or not isinstance(each["content"], str) for each in dialog):
+            asked["messages"] = [dict(each) for each in dialog]
         completion = await harness.send(Request(messages, form not in (None, "text"), _plain(asked)))
-        if completion.text.strip():
-            return completion.text
-        if completion.finish_reason in FINAL_REASONS:
-            raise NoReply(completion.finish_reason)
-        raise NoReply("refusal" if completion.refusal else "empty")
+        if (why := no_reply(completion)) is not None:
+            raise NoReply(why)
+        return completion.text
 
 
 def _given(value: Any) -> bool:
@@ -83,9 +98,15 @@ def _plain(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _message(given: Any) -> Message:
+    """Return the text of a message: role and content, of a content in parts the parts' texts.
+
+    Whatever else a message has goes into the body by `Request.parameters`, which replace its `messages`.
+    """
     role, content = given["role"], given.get("content")
-    if not isinstance(role, str) or not isinstance(content, str | None):
+    if not isinstance(role, str) or not isinstance(content, str | list | tuple | None):
         raise TypeError(f"expected a message with text as role and content, got {type(content).__name__}")
+    if isinstance(content, list | tuple):
+        content = "\n".join(text for part in content if isinstance(text := part.get("text"), str))
     plain = Message(str.__str__(role), "" if content is None else str.__str__(content))
     (plain.role + plain.content).encode()  # half a character, which no request can carry, is the agent's error
     return plain

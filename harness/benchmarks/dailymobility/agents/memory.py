@@ -30,9 +30,11 @@ class KVMemory(Incomplete):
 
     LACKS = lacks("KVMemory")
 
-    def __init__(self, harness: Harness, data: dict[Any, Any]) -> None:
+    def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str]) -> None:
+        """`embedded` are the keys that a search looks at, each with the template of its sentence."""
         self._harness = harness
         self._data = data
+        self._embedded = embedded
 
     async def get(self, key: Any, default_value: Any = None) -> Any:
         """Raise `KeyError` for an unknown key without default; None is no default, as upstream."""
@@ -57,13 +59,17 @@ class KVMemory(Incomplete):
             self._data[key] = value
 
     async def search(self, query: str, top_k: int = 3, filter: Mapping[str, Any] | None = None) -> str:
-        """Return a line for each of the `top_k` values that share most words with the query.
+        """Return a line for each of the `top_k` embedded values that share most words with the query.
 
-        `filter` may name a `key`.
+        `filter` may name a `key`. Each line ends in a space, as upstream.
         """
         wanted = (filter or {}).get("key")
-        lines = [f"- My {key} is {value}" for key, value in self._data.items() if wanted in (None, key)]
-        return "\n".join(nearest(query, lines, str)[:top_k]) or NOTHING
+        said = [
+            template.format(self._data[key])
+            for key, template in self._embedded.items()
+            if key in self._data and wanted in (None, key)
+        ]
+        return "\n".join(f"- {each} " for each in nearest(query, said, str)[:top_k]) or NOTHING
 
     async def export(self, keys: Iterable[Any]) -> dict[Any, Any]:
         """Return copies by key, without unknown keys."""
@@ -84,13 +90,18 @@ class Event:
 
 
 class StreamMemory(Incomplete):
-    """The last thousand events, oldest first."""
+    """The last thousand events, oldest first.
+
+    Upstream's searches find none of them: they ask for a mark that its `add` does not write. `finds` is for what they
+    mean.
+    """
 
     LACKS = lacks("StreamMemory")
 
-    def __init__(self, harness: Harness, status: KVMemory) -> None:
+    def __init__(self, harness: Harness, status: KVMemory, finds: bool) -> None:
         self._harness: Harness = harness
         self._status = status
+        self._finds = finds
         self._events: deque[Event] = deque(maxlen=MOST_REMEMBERED)
         self._next = 0
 
@@ -113,10 +124,13 @@ class StreamMemory(Incomplete):
         day_range: tuple[int, int] | None = None,
         time_range: tuple[int, int] | None = None,
     ) -> str:
-        """Return a line for each of the `top_k` events that share most words with the query, the latest first.
+        """Return `Nothing`, as upstream, unless events are to be found.
 
-        Both ends of a range belong to it. An empty query finds the latest events.
+        Then it is a line for each of the `top_k` events that share most words with the query, the latest first. Both
+        ends of a range belong to it. An empty query finds the latest events.
         """
+        if not self._finds:
+            return NOTHING
         events = [
             event
             for event in reversed(self._events)
@@ -149,10 +163,10 @@ class StreamMemory(Incomplete):
         return [event for event in self._events if event.id in wanted]
 
     def _lines(self, events: list[Event]) -> str:
-        """Return the events as text, latest first."""
+        """Return the events as text, those of the latest step first, and within a step in the order given."""
         thoughts = {event.id: event.description for event in self._events if event.topic == "cognition"}
         lines = []
-        for event in sorted(events, key=lambda event: -event.id):
+        for event in sorted(events, key=lambda event: (event.day, event.t), reverse=True):
             time = f"{event.t // 3600:02d}:{event.t // 60 % 60:02d}:{event.t % 60:02d}"
             when = f"day: {event.day}, time: {time}, location: {event.location}"
             lines.append(f"- [{event.topic}]: {event.description} [{when}]")
@@ -164,10 +178,12 @@ class StreamMemory(Incomplete):
 class Memory(Incomplete):
     LACKS = lacks("Memory")
 
-    def __init__(self, harness: Harness, data: dict[Any, Any]) -> None:
+    def __init__(
+        self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool = False
+    ) -> None:
         self._harness = harness
-        self.status = KVMemory(harness, data)
-        self.stream = StreamMemory(harness, self.status)
+        self.status = KVMemory(harness, data, embedded)
+        self.stream = StreamMemory(harness, self.status, finds)
 
 
 def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any]:
@@ -183,6 +199,14 @@ def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any
         **{key: deepcopy(value) for key, value in known.items()},
         **{name: {"aoi_position": {"aoi_id": number}} for name, number in places.items()},
     }
+
+
+def embedded(attributes: Iterable[Any]) -> dict[Any, str]:
+    """Return the keys that a search of the status looks at, each with the template of its sentence."""
+    own = {each.name: each for each in attributes}
+    known = [name for name in UPSTREAM["status"] if name != "social_network" and name not in own]
+    told = [(name, each.embedding_template) for name, each in own.items() if each.whether_embedding]
+    return {name: template or f"My {name} is {{}}" for name, template in [*((name, None) for name in known), *told]}
 
 
 def nearest(query: str, items: Iterable[Found], text: Callable[[Found], str]) -> list[Found]:

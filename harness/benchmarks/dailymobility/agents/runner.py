@@ -24,8 +24,8 @@ LOGGED_MOST = 10_000
 class Runner:
     """One agent file in one city, for residents that play in one event loop, several at the same time.
 
-    `warn` gets one line each, `log` those that the agent logs or writes to standard error, up to `LOGGED_MOST`;
-    `playing` is the session that runs a slice.
+    `finds_memories` is whether a search of the stream finds anything. `warn` gets one line each, `log` those that the
+    agent logs or writes to standard error, up to `LOGGED_MOST`; `playing` is the session that runs a slice.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Runner:
         city: City,
         *,
         seed: int,
+        finds_memories: bool = False,
         warn: Callable[[str], None] | None = None,
         log: Callable[[str], None] | None = None,
         limits: Limits | None = None,
@@ -41,6 +42,7 @@ class Runner:
         self.agent = agent
         self.city = city
         self.seed = seed
+        self.finds_memories = finds_memories
         self.limits = limits or Limits()
         self.guard = Guard(self.limits, agent.place_of)
         self.map = MapData(city, self)

@@ -24,7 +24,7 @@ from harness.benchmarks.dailymobility.agents.classes import Agent, AgentToolbox
 from harness.benchmarks.dailymobility.agents.environment import Environment
 from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, described, one_line
 from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
-from harness.benchmarks.dailymobility.agents.memory import Memory, first_status
+from harness.benchmarks.dailymobility.agents.memory import Memory, embedded, first_status
 from harness.benchmarks.dailymobility.agents.process import KIND, Refused
 from harness.benchmarks.dailymobility.agents.runner import Runner
 from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Place
@@ -117,7 +117,7 @@ class Session:
     async def _initialised(self) -> Agent:
         cls, runner = self._runner.agent.cls, self._runner
         self._status = first_status(self._resident, cls.StatusAttributes)
-        memory = Memory(self, self._status)
+        memory = Memory(self, self._status, embedded(cls.StatusAttributes), runner.finds_memories)
         toolbox = AgentToolbox(self, LLM(self), Environment(self, runner.map, runner.city))
         name = f"{cls.__name__}_{self.number}"
         agent = cls(id=self.number, name=name, toolbox=toolbox, memory=memory, agent_params=None, blocks=None)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from harness.endpoint.address import Address
-from harness.endpoint.batches import BatchApi
 from harness.endpoint.client import Client
 from harness.endpoint.replies import Denied
 from harness.errors import HarnessError, Rejected, TransportFault
+from harness.features.batches.api import BatchApi
 from harness.model import JSON
 
 pytestmark = pytest.mark.anyio

@@ -1,22 +1,33 @@
-"""Requests far beyond the usual latency: named, and with --hedge sent a second time. In virtual time."""
+"""`--hedge`: requests far beyond the usual latency are sent a second time. In virtual time."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import anyio
 import pytest
+from hypothesis import given, settings
 
-from harness.endpoint.caller import HEDGED, Caller, Limits
+from harness.config.plan import Plan
+from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
-from harness.endpoint.latency import ENOUGH, LEAST_BEYOND, Latency
+from harness.endpoint.latency import ENOUGH
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, GaveUp, Rejected, TransportFault
+from harness.features.hedging import FEATURE, HEDGED, hedging, multiple_of
+from harness.features.hedging.hedging import Hedging, hedged
 from harness.model import Completion, Reply
+from harness.store import log
+from tests.endpoint import test_budget
 from tests.support import virtual
+from tests.support.chain_runs import USERS, Run
+from tests.support.chains import Endpoint
 
 USUAL, HEDGE = 2.0, 3.0
 FIRST, SECOND = "first", "second"
@@ -34,7 +45,8 @@ class World:
         self.in_flight = self.most = 0
         self.rates = Rates(600.0, None, 0.0)
         self.limiter = Limiter(Slots(FixedControl(slots), virtual.now, self.rates))
-        self.caller = Caller(self, self.limiter, Limits(2, 900.0, hedge=hedge), clock=virtual.now)
+        self.caller = Caller(self, self.limiter, Limits(2, 900.0), clock=virtual.now)
+        self.caller.trying = hedged(self.caller, hedge, self.caller.trying)
 
     async def send(self, body: bytes, user: str = "") -> Received:
         name = body.decode()
@@ -93,7 +105,7 @@ def test_second_try_wins_where_the_first_hangs() -> None:
 
     world = played(seconds(500.0, USUAL), then)
     assert world.warned == [(HEDGED, 1), ("abandoned", 1)]
-    assert (world.caller.traffic.hedged, world.caller.traffic.requests) == (1, ENOUGH + 2)
+    assert (world.caller.traffic.notices[HEDGED], world.caller.traffic.requests) == (1, ENOUGH + 2)
 
 
 def test_first_try_wins_where_it_is_whole_first() -> None:
@@ -110,7 +122,7 @@ def test_first_try_wins_where_it_is_whole_first() -> None:
 def test_nothing_is_sent_twice_without_need(first: float, hedge: float) -> None:
     """Without --hedge never, and with it not what comes within the multiple."""
     world = played(seconds(first, USUAL), lambda world: world.ask("hangs"), hedge=hedge)
-    assert (len(world.sent_by("hangs")), world.caller.traffic.hedged, world.warned) == (1, 0, [])
+    assert (len(world.sent_by("hangs")), world.caller.traffic.notices[HEDGED], world.warned) == (1, 0, [])
 
 
 def test_second_try_waits_for_a_slot_and_its_rate() -> None:
@@ -202,37 +214,65 @@ def test_what_hangs_among_the_first_requests_is_sent_again_too() -> None:
     virtual.run(main)
 
 
-def test_stragglers_are_named_with_their_seconds() -> None:
-    """Those in flight far beyond the 99th percentile, the oldest first; none before enough replies are known."""
+@settings(max_examples=25)
+@given(**test_budget.CASES)
+def test_budget_holds_where_tries_race(**case: Any) -> None:
+    """A try that loses the race may end with a reply, too, which is paid for."""
 
-    async def main() -> None:
-        world = World(seconds(500.0, 500.0), hedge=0.0)
-        first = asyncio.create_task(world.ask("hangs"))
-        await asyncio.sleep(100.0)
-        assert world.caller.stragglers() == []
-        await world.usual()
-        second = asyncio.create_task(world.ask("hangs"))
-        await asyncio.sleep(LEAST_BEYOND - 1.0)
-        [(place, user, lasted)] = world.caller.stragglers()
-        assert (place, user, lasted) == (1, "hangs", pytest.approx(virtual.now()))
-        await asyncio.sleep(2.0)
-        assert [place for place, *_ in world.caller.stragglers()] == [1, ENOUGH + 2]
-        first.cancel()
-        second.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
-        assert world.caller.stragglers() == []
+    def prepare(caller: Caller[bytes]) -> None:
+        caller.trying = hedged(caller, 1.0, caller.trying)
 
-    virtual.run(main)
+    ledger, took = test_budget.played(**case, prepare=prepare)
+    assert ledger.spent - ledger.lost >= took
 
 
-def test_far_beyond_is_a_multiple_of_the_tail() -> None:
-    """And at least some seconds, so that fast endpoints are not warned of."""
-    latency = Latency()
-    for _ in range(ENOUGH - 1):
-        latency.add(30.0)
-    assert (latency.tail, latency.beyond) == (None, None)
-    latency.add(30.0)
-    assert (latency.tail, latency.beyond) == (30.0, 120.0)
-    for _ in range(1000):
-        latency.add(0.01)
-    assert latency.beyond == LEAST_BEYOND
+# A run
+
+
+def at(run: Run, multiple: float) -> Hedging:
+    """Return the extension, and let the run have this multiple."""
+    run.manifest.tuning["hedge"] = multiple  # type: ignore[typeddict-unknown-key]
+    return Hedging(argparse.Namespace(hedge=multiple))
+
+
+@pytest.mark.anyio
+async def test_log_and_report_count_what_was_sent_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --hedge a request that hangs costs another one and no time; the log and the report count it."""
+    monkeypatch.setattr(hedging, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(hedging, "LOOK_SECONDS", 0.01)
+
+    async def hangs(user: str, before: int) -> None:
+        if user == "用户5" and before == 0:
+            await anyio.sleep_forever()
+
+    run = Run(tmp_path)
+    assert await run.play(Endpoint(hangs), extensions=[at(run, 20.0)]) is None
+    events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
+    hedged = [event["user_id"] for event in events if event["what"] == "hedged"]
+    assert "用户5" in hedged and run.manifest.tuning["hedged"] == len(hedged)
+    assert any("--hedge" in note and f" {len(hedged)} " in note for note in run.report.notes)
+    assert sorted(run.recorded) == sorted(USERS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "then"), [(None, 3.0, 3.0), (0.0, 3.0, None), (5.0, 3.0, 5.0), (5.0, None, 5.0)]
+)
+def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
+    tmp_path: Path, asked: float | None, before: float | None, then: float | None
+) -> None:
+    """0 is never."""
+    old, new = (Run(tmp_path).manifest for _ in range(2))
+    if before:
+        old.tuning["hedge"] = before  # type: ignore[typeddict-unknown-key]
+    assert FEATURE.again(old) == (before is not None)
+    Hedging(argparse.Namespace(hedge=asked)).opened(cast(Plan, None), new, old)
+    assert new.tuning.get("hedge") == then
+
+
+@pytest.mark.parametrize("value", ["3", None, -1, 10**9, [3]])
+def test_what_another_program_wrote_sends_nothing_twice(tmp_path: Path, value: object) -> None:
+    manifest = Run(tmp_path).manifest
+    manifest.tuning |= {"hedge": value, "hedged": value}  # type: ignore[typeddict-unknown-key]
+    assert not FEATURE.again(manifest) and multiple_of(manifest) == 0.0

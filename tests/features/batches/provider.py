@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
+import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import anyio
 import orjson
 
 from harness.endpoint.address import Address
-from harness.endpoint.batches import Batch, BatchApi, Counts
 from harness.endpoint.client import Client
+from harness.endpoint.quirks import Adapted
 from harness.endpoint.request_body import digest
+from harness.engine.lane import Lane
 from harness.errors import Rejected, TransportFault
+from harness.features.batches.api import MOST_REQUESTS, Batch, BatchApi, Counts
+from harness.features.batches.batches import Batches
+from harness.features.batches.waves import MOST, Waves
 from harness.model import JSON
+from harness.store.disk import Disk
+from harness.store.manifest import Manifest
+from harness.store.tasks import TaskIndex
+from tests.support.chains import no_wait
+from tests.support.disks import FaultyDisk
+from tests.support.whole_run import USERS, WholeRun
 
 T = TypeVar("T")
 TOO_MUCH = "Enqueued token limit reached for m. Please try again once some in_progress batches have been completed."
@@ -148,6 +163,52 @@ class Provider(BatchApi):
         usage = {"prompt_tokens": 3, "completion_tokens": 2}
         reply = {"model": "served", "choices": [choice], "usage": usage}
         return {"custom_id": line["custom_id"], "response": {"status_code": 200, "body": reply}, "error": None}
+
+
+def hurried() -> float:
+    """A thousand seconds a second: for pauses between batches."""
+    return 1000.0 * anyio.current_time()
+
+
+class InMemory(Batches):
+    """Takes a provider, and at most so many requests in a file."""
+
+    def __init__(self, provider: Provider, most: int) -> None:
+        super().__init__(argparse.Namespace(batch=True))
+        self._provider, self._most = provider, MOST._replace(requests=most)
+
+    def joining(self, lane: Lane) -> Waves:
+        adapted = Adapted(self._provider, on_learned=lane.findings.learned)  # type: ignore[arg-type]
+        chance = random.Random(0)
+        made = Waves(lane, self._provider, adapted, clock=hurried, sleep=no_wait, rng=chance, most=self._most)
+        self._waves[lane] = made
+        return made
+
+
+class BatchRun(WholeRun):
+    """Goes by batches of a provider, each of whose operations `step` does, or the disk, which may fail there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        provider: Provider,
+        users: Mapping[str, int] = USERS,
+        *,
+        power: bool = False,
+        most_requests: int = MOST_REQUESTS,
+    ) -> None:
+        super().__init__(folder, users, power=power)
+        self.step: Callable[[Callable[[], Any]], Any] = at_once
+        self.provider, self._most = provider, most_requests
+
+    def extensions(self, disk: Disk) -> Sequence[Batches]:
+        self.provider.step = partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step
+        return [InMemory(self.provider, self._most)]
+
+    def _manifest(self, index: TaskIndex) -> Manifest:
+        made = super()._manifest(index)
+        made.tuning = {"batch": True}  # type: ignore[typeddict-unknown-key]
+        return made
 
 
 class Losing:

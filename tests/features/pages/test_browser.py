@@ -278,3 +278,27 @@ def test_breach_of_the_policy_is_noticed(looked: Looked, tmp_path: Path) -> None
 
     opened = asyncio.run(work())
     assert any("Content Security Policy" in said for said in opened.said)
+
+
+def test_a_click_on_a_head_sorts_the_table(looked: Looked, tmp_path: Path) -> None:
+    """Numbers from the largest, what has none last; another click turns the order, and a text is from A to Z."""
+    cells = (("b", "9.5*\n[1, 2]"), ("a", "n/a"), ("c", "INCOMPLETE: 10 of 40"), ("d", "-1"))
+    (tmp_path / "page.html").write_text(page("Page", [Table(("run", "value"), cells)]), encoding="utf-8")
+    click = "document.querySelectorAll('main > .scroll th button')[{}].click()"
+    first = "[...document.querySelectorAll('tbody th')].map((cell) => cell.textContent).join('')"
+    sorted_by = "[...document.querySelectorAll('thead th')].map((cell) => cell.ariaSort)"
+
+    async def work(opened: Tab) -> list[tuple[str, Any]]:
+        await opened.open(tmp_path / "page.html")
+        found = [(await opened.tell(first), await opened.tell(sorted_by))]
+        for at in (1, 1, 0):
+            await opened.tell(click.format(at))
+            found.append((await opened.tell(first), await opened.tell(sorted_by)))
+        return found
+
+    assert looked(work) == [
+        ("bacd", [None, None]),
+        ("cbda", [None, "descending"]),
+        ("dbca", [None, "ascending"]),
+        ("abcd", ["ascending", None]),
+    ]

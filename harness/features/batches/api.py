@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from harness.endpoint.client import Client
-from harness.endpoint.error_phrases import error_text, says, searchable
+from harness.endpoint.error_phrases import error_text, searchable
 from harness.endpoint.replies import NO_WORDS
 from harness.endpoint.transport import Received
 from harness.errors import TransportFault
@@ -29,7 +29,11 @@ LABEL = "behavior_harness"
 """The key of a batch's metadata that holds our own identifier of it."""
 MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
 """Of an input file (https://platform.openai.com/docs/guides/batch)."""
+TOO_MUCH = ("token_limit_exceeded", "enqueued")
+"""Words for more than the account may have enqueued: OpenAI and Azure fail such a batch, others do not create it."""
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+UNANSWERED = frozenset({"batch_cancelled", "batch_expired", "batch_failed"})
+"""Kinds of lines that no model was asked."""
 PAGE = 100
 
 
@@ -109,7 +113,7 @@ class BatchApi:
 
     def is_too_much(self, words: str) -> bool:
         """Return whether an account may not have as much enqueued, by the provider's words for a refusal."""
-        return says("batch_limit", searchable(words))
+        return any(phrase in searchable(words) for phrase in TOO_MUCH)
 
     def judged(self, line: JSON, body: bytes) -> Received:
         """Return what a line of the results settles; `body` is its request. Raise as `Transport.send`."""
@@ -119,7 +123,8 @@ class BatchApi:
             return self._client.judged(status if type(status) is int else 200, response["body"], body)
         code = error.get("code") if isinstance(error, dict) else None
         kind = code if isinstance(code, str) and code.isidentifier() else "batch_error"
-        raise TransportFault(self._client.hide(kind), self._client.hide(error_text({"error": error}) or NO_WORDS))
+        words = self._client.hide(error_text({"error": error}) or NO_WORDS)
+        raise TransportFault(self._client.hide(kind), words, unreachable=kind in UNANSWERED)
 
     async def _listed(self, path: str, query: str = "") -> AsyncIterator[JSON]:
         """Yield what an account has, page by page."""

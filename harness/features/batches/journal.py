@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from harness.cost import Rate, plain
+from harness.cost import Pending, Rate, plain
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store import log
@@ -34,7 +34,24 @@ class Reserved(NamedTuple):
     day: str
 
 
-BATCHED = Rate(batch=True)
+DEFERRED = Rate(deferred=True)
+NAME = "batches"
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """How far a run is: the `number` of its last wave, from 1, and what is at the provider: so many `batches`, of so
+    many `requests`, of which it has `completed` some."""
+
+    number: int
+    batches: int
+    requests: int
+    completed: int
+
+    @classmethod
+    def of(cls, number: int, batches: Sequence[Submission]) -> Wave:
+        requests, completed = sum([len(one.places) for one in batches]), sum([one.completed for one in batches])
+        return cls(number, len(batches), requests, completed)
 
 
 @dataclass(slots=True)
@@ -55,7 +72,7 @@ class Submission:
     completed: int = 0
     doubtful: bool = False
     sent: int = 0
-    rate: Rate = BATCHED
+    rate: Rate = DEFERRED
     reserved: Reserved | None = None
 
     def reserved_of(self, unit: str) -> Decimal:
@@ -63,9 +80,10 @@ class Submission:
         return self.reserved.amount if self.reserved and self.reserved.unit == unit else Decimal(0)
 
     @property
-    def unanswered(self) -> JSON:
-        """Return the members of a line on its requests, which may be billed."""
-        return {"requests": len(self.places), "sent": self.sent, **self.rate.data}
+    def pending(self) -> Pending:
+        """Return its requests, which may be billed."""
+        amount, unit = self.reserved[:2] if self.reserved else (Decimal(0), "")
+        return Pending(len(self.places), self.sent, self.rate, amount, unit)
 
     @property
     def name(self) -> str:
@@ -102,7 +120,7 @@ def submissions(path: Path) -> list[Submission]:
 
 def outstanding(files: RunFiles) -> list[Submission]:
     """Return the batches of a run that the provider may still have."""
-    return [one for one in submissions(files.batches) if one.ended is None]
+    return [one for one in submissions(files.log(NAME)) if one.ended is None]
 
 
 def _apply(line: _Line, found: dict[str, Submission]) -> None:
@@ -129,24 +147,13 @@ class BatchJournal:
         self._log = opened
         self._clock = clock
 
-    def intend(
-        self,
-        label: str,
-        places: Sequence[Place],
-        sha256: str,
-        sent: int = 0,
-        rate: Rate = BATCHED,
-        reserved: Reserved | None = None,
-    ) -> Submission:
-        """Note that an input file with this SHA-256 is about to be uploaded, as a part of wave `waves`; `sent` is the
-        bytes of its requests, `reserved` what was taken of a budget for them."""
-        made = Submission(label, self.waves, places, sent=sent, rate=rate, reserved=reserved)
-        more: JSON = {"sent": sent, **({"price": rate.price} if rate.price else {})}
-        if reserved is not None:
-            more["reserved"] = [plain(reserved.amount), reserved.unit, reserved.day]
-        self._append(made, "intend", wave=made.wave, sha256=sha256, requests=places, **more)
-        self.outstanding.append(made)
-        return made
+    def intend(self, one: Submission, sha256: str) -> None:
+        """Note that the input file of a batch, with this SHA-256, is about to be uploaded."""
+        more: JSON = {"sent": one.sent, **({"price": one.rate.price} if one.rate.price else {})}
+        if one.reserved is not None:
+            more["reserved"] = [plain(one.reserved.amount), one.reserved.unit, one.reserved.day]
+        self._append(one, "intend", wave=one.wave, sha256=sha256, requests=one.places, **more)
+        self.outstanding.append(one)
 
     def uploaded(self, one: Submission, file: str) -> None:
         self._append(one, "uploaded", file=file)

@@ -17,13 +17,13 @@ import pytest
 
 from bench.processes import HARNESS, synthesise
 from harness.cli import main
+from harness.features.batches.journal import NAME, submissions
 from harness.serve.app import Options
 from harness.serve.faults import FaultPlan
-from harness.store.batches import submissions
 from harness.store.manifest import load
 from harness.store.run import runs
+from tests.features.batches.dying import DIES_AFTER
 from tests.support import ROOT
-from tests.support.dying import DIES_AFTER
 from tests.support.embedded import Served, served
 from tests.support.scripted import PromptHandler, listening
 
@@ -42,7 +42,7 @@ def command(url: str, tasks: Path, results: Path, *words: str) -> list[str]:
 
 def of_harness(*words: str, dies_after: int | None = None) -> int:
     """The exit code of a process."""
-    program = HARNESS if dies_after is None else (sys.executable, "-m", "tests.support.dying")
+    program = HARNESS if dies_after is None else (sys.executable, "-m", "tests.features.batches.dying")
     environment = {**os.environ, **({} if dies_after is None else {DIES_AFTER: str(dies_after)})}
     quiet = subprocess.DEVNULL
     return subprocess.run([*program, *words], cwd=ROOT, env=environment, stdout=quiet, check=False).returncode
@@ -71,7 +71,7 @@ def check(endpoint: Served, results: Path) -> dict[str, Any]:
     seen = endpoint.stats()
     assert seen["completed"] == seen["distinct_bodies"]
     assert seen["batches"] == seen["batch_inputs"]
-    named = {one.batch for files in runs(results) for one in submissions(files.batches) if one.batch}
+    named = {one.batch for files in runs(results) for one in submissions(files.log(NAME)) if one.batch}
     assert len(named) == seen["batches"]
     return seen
 

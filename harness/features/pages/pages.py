@@ -20,25 +20,23 @@ import orjson
 from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
-from harness.benchmark import Benchmark, Task
+from harness.benchmark import Task
 from harness.benchmarks import overview
 from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
+from harness.engine.files import Reported
 from harness.errors import BadInput, HarnessError, memory_for, reading
+from harness.features.pages import SAMPLE
 from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.store import log
 from harness.store.atomic import check_folder
-from harness.store.files import RunFiles
 from harness.store.outputs import Outputs
 from harness.store.run import about, completion_of
-from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
-SAMPLE = 50
-"""Users of a page, by default."""
 LIMIT = 2_000_000
 """Largest page, in bytes: it is mailed, and opened on phones."""
 LONG = 20_000
@@ -54,17 +52,6 @@ NOT_SHOWN = "no page can show it"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
 """Most bytes of responses read at the end of a run; `report` reads any number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A run's folder and its JSON report; without `index`, cards have no tasks."""
-
-    files: RunFiles
-    report: Report
-    seed: int
-    benchmark: Benchmark | None = None
-    index: TaskIndex | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +77,7 @@ def attempt(write: Callable[[], object], label: str) -> bool:
     return True
 
 
-def write_page(source: Source, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
+def write_page(source: Reported, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write the page of a report, with as many users as fit; return its path."""
     from harness.report import html  # jinja2, which is slow to import
 
@@ -113,7 +100,7 @@ def write_page(source: Source, wish: Wish, path: Path | None = None, outputs: Ou
     return _written(pieces, path, source.files.report("html"), outputs)
 
 
-def write_all(source: Source, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
+def write_all(source: Reported, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write a page of every user, of any size; the browser decodes each once it is picked."""
     from harness.report import html
 
@@ -140,7 +127,7 @@ def _written(pieces: Iterable[str], path: Path | None, own: Path, outputs: Outpu
     return path or own
 
 
-def _opened(source: Source, wish: Wish) -> tuple[Page, ReportCards, _Reader]:
+def _opened(source: Reported, wish: Wish) -> tuple[Page, ReportCards, _Reader]:
     try:
         made = overview.page(source.report)
         cards = ReportCards.of(source.report, source.benchmark, posts=wish.posts)
@@ -155,7 +142,7 @@ def _invalid(report: Report) -> list[str]:
     return list(report.diagnostics.invalid)[:KINDS]
 
 
-def _note(source: Source, cards: ReportCards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
+def _note(source: Reported, cards: ReportCards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
     """Return a function from the number of users on the page to a note on who they are."""
     (users, what), lines = _scored(source.report), min(len(reader), wish.users)
 
@@ -177,7 +164,7 @@ def _note(source: Source, cards: ReportCards, reader: _Reader, wish: Wish, drawn
     return note
 
 
-def _all(source: Source, cards: ReportCards, shown: int) -> str:
+def _all(source: Reported, cards: ReportCards, shown: int) -> str:
     users, what = _scored(source.report)
     return f"All {users} {what}." if shown == users else f"{shown} {what}; the report scores {users}."
 
@@ -196,7 +183,7 @@ def _left_out(lines: int) -> str:
     return f"{which} left out: damaged, not scored, or of a task that has changed."
 
 
-def _failures(source: Source, cards: ReportCards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
+def _failures(source: Reported, cards: ReportCards, reader: _Reader, examples: Mapping[str, JSON]) -> Iterator[Block]:
     """Failures and invalid answers by kind, each with an example."""
     kinds, first = Counter[tuple[str, str]](), dict[tuple[str, str], str]()
     for _, line in log.objects(source.files.failures):
@@ -233,7 +220,7 @@ def _more(kinds: int, of: str) -> Iterator[Block]:
 class _Reader:
     """Records and replies in a run's folder. `marks` are bytes whose first line is kept, by kind."""
 
-    def __init__(self, source: Source, marks: Mapping[str, bytes]) -> None:
+    def __init__(self, source: Reported, marks: Mapping[str, bytes]) -> None:
         self._source = source
         self._starts, self._first = _scanned(source.files.results, marks)
         self._keys, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)

@@ -6,7 +6,7 @@ does not answer goes again with the next wave. Where a provider refuses a batch 
 enqueued, half as much is submitted, until it is taken, and from then on one batch after the other.
 
 Guarantee: no request is in two batches that could both answer it, and no batch is forgotten, whenever this process
-dies. The journal has each step before the next one begins (harness/store/batches.py). Where the answer to a step was
+dies. The journal has each step before the next one begins (journal.py). Where the answer to a step was
 lost, the provider is asked what it has before anything is sent again. Not covered: a provider whose lists do not show
 what it has accepted.
 """
@@ -17,29 +17,33 @@ import asyncio
 import hashlib
 import random
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import count, groupby
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
 import orjson
 
-from harness.endpoint.batches import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, Batch, BatchApi
-from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, Caller, full_jitter
+from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, full_jitter
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
-from harness.engine.progress import Findings
+from harness.engine.lane import Lane, User
 from harness.engine.replay import Asked
-from harness.engine.run import GIVE_UP, Run
+from harness.engine.run import Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
-from harness.model import JSON, Completion, Reply, Wave
-from harness.store.batches import Place, Reserved, Submission
+from harness.features.batches import GIVE_UP
+from harness.features.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
+from harness.features.batches.journal import NAME, BatchJournal, Place, Reserved, Submission, Wave
+from harness.model import JSON, Completion, Load, Reply
+from harness.store.run import RunStore
+from harness.ui.words import plural
 
 FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
 """Seconds between two looks at a batch: a share of its age, within bounds."""
@@ -54,26 +58,16 @@ class _TooMuch(Exception):
     """The provider creates no batch of this size."""
 
 
-class _Size(NamedTuple):
+class Size(NamedTuple):
     """Requests, and the bytes of their lines, of which tokens are a share."""
 
     requests: int
     size: int
 
 
+MOST = Size(MOST_REQUESTS, MOST_BYTES)
 T = TypeVar("T")
 _Key = tuple[Run, Place]
-
-
-class Asking(Protocol):
-    """A user in play. `keep` saves a new reply; `warn` notes a failed try."""
-
-    run: Run
-    key: str
-    repeat: int
-
-    def keep(self, asked: Asked, reply: Reply) -> None: ...
-    def warn(self, fault: TransportFault, number: int, size: int = 0) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +78,7 @@ class _Request:
     waits for it.
     """
 
-    user: Asking
+    user: User
     of: Asked
     size: int
     tries: int = 0
@@ -111,47 +105,42 @@ class _Watched:
     due: float
 
 
-class Batches:
-    """The batches of one lane. `caller` has its counts, and the slot in which its calls go out, one at a time.
+class Waves:
+    """The batches of one lane. Its caller has the counts, and the slot in which calls go out, one at a time.
 
-    `known` are quirks of the endpoint, `given` the members of `--extra-body`. `clock` is in seconds, monotonic;
-    `label` makes an identifier that nobody else has.
+    `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `most` is what an input file may have.
     """
 
     def __init__(
         self,
+        lane: Lane,
         api: BatchApi,
-        caller: Caller[Any],
-        findings: Findings,
+        adapted: Adapted,
         *,
-        known: Collection[str] = (),
-        given: Collection[str] = (),
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
-        label: Callable[[], str] = lambda: f"harness-{uuid4().hex}",
-        most_requests: int = MOST_REQUESTS,
-        most_bytes: int = MOST_BYTES,
+        most: Size = MOST,
     ) -> None:
+        self._lane = lane
         self._api = api
-        self._caller = caller
-        self._findings = findings
-        self._adapted = Adapted(self, known, "off", findings.learned, given)
+        self._caller = caller = lane.caller
+        self._findings = lane.findings
+        self._adapted = adapted.over(self)
         self._clock = clock
         self._sleep = sleep
         self._rng = rng or random.Random()
-        self._label = label
-        self._of_file = _Size(most_requests, most_bytes)
-        self._room: _Size | None = None
+        self._of_file = most
+        self._room: Size | None = None
         """What the provider takes at once, once it has refused more."""
-        self._journals = {run: run.store.batches() for run in findings.runs}
+        self._journals = {run: _journal(run.store) for run in lane.runs}
         self._numbers = count()
         self._asked: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
         self._new: dict[_Key, _Request] = {}
         left = [(run, one) for run, journal in self._journals.items() for one in journal.outstanding]
         self._sent = {(run, place) for run, one in left for place in one.places}
-        self._users: Counter[Asking] = Counter()
+        self._users: Counter[User] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
         self._day = ""
@@ -166,11 +155,11 @@ class Batches:
 
     # Users
 
-    @property
-    def users_waiting(self) -> int:
-        return len(self._users)
+    def _all_wait(self) -> bool:
+        """Return whether every user has started, and each that has not ended waits for a batch."""
+        return not self._lane.schedule and len(self._users) >= self._lane.in_play
 
-    async def settle(self, user: Asking, of: Asked) -> Completion:
+    async def settle(self, user: User, of: Asked) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
         asked = _Request(user, of, len(of.body))
         number = str(next(self._numbers))
@@ -214,34 +203,34 @@ class Batches:
 
     # Waves
 
-    async def serve(self, all_wait: Callable[[], bool], saved: Callable[[], Awaitable[None]]) -> None:
-        """Submit waves and settle them, until cancelled. `all_wait` returns whether no user computes; `saved` returns
-        once all replies are as durable as the run requires."""
+    async def serve(self) -> None:
+        """Submit waves and settle them, until cancelled."""
         for run, journal in self._journals.items():
             for one in list(journal.outstanding):
                 await self._find(run, one)
         while True:
-            if all_wait() and self._new and self._clock() >= self._not_before:
+            if self._all_wait() and self._new and self._clock() >= self._not_before:
                 await self._submit()
             for one in [one for journal in self._journals.values() for one in journal.outstanding]:
-                if all_wait() and one.label in self._watched:
-                    await self._look(one, saved)
+                if self._all_wait() and one.label in self._watched:
+                    await self._look(one)
             await self._caller.limiter.slots.changed()
 
-    def finish(self) -> None:
+    def flushed(self) -> None:
         """Note the end of batches whose replies were being saved when the last user ended; all are saved by now."""
         for run, one, status in list(self._settled.values()):
             self._end(run, one, status)
 
     @property
-    def wave(self) -> Wave:
+    def load(self) -> Load:
         """Return how far the last wave is, and what is at the provider."""
-        at_provider = [one for journal in self._journals.values() for one in journal.outstanding]
-        return Wave(
-            number=max(journal.waves for journal in self._journals.values()),
-            batches=len(at_provider),
-            requests=sum([len(one.places) for one in at_provider]),
-            completed=sum([one.completed for one in at_provider]),
+        journals = self._journals.values()
+        wave = Wave.of(max(each.waves for each in journals), [one for each in journals for one in each.outstanding])
+        completed = f"{wave.completed:>{len(str(wave.requests))}}/{wave.requests}"
+        return (
+            (f"wave {wave.number}", 8),
+            (f"{plural(wave.batches, 'batch', 'batches')} in progress", 22),
+            (f"{completed} requests completed by the provider", 0),
         )
 
     async def _find(self, run: Run, one: Submission) -> None:
@@ -306,7 +295,7 @@ class Batches:
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
         part, lines, size = list[_Request](), list[bytes](), 0
-        most = _Size(*map(min, self._of_file, self._room or self._of_file))
+        most = Size(*map(min, self._of_file, self._room or self._of_file))
         for asked in wave:
             line = _line(len(part), asked.body)
             if part and (len(part) == most.requests or size + len(line) > most.size):
@@ -324,7 +313,10 @@ class Batches:
         if meter is not None:
             reserved = Reserved(sum([asked.reserved for asked in part], Decimal(0)), meter.budget.cap.unit, self._day)
         sent = sum([asked.size for asked in part])
-        one = journal.intend(self._label(), places, sha256, sent, run.store.rate, reserved)
+        one = Submission(
+            f"harness-{uuid4().hex}", journal.waves, places, sent=sent, rate=run.store.rate, reserved=reserved
+        )
+        journal.intend(one, sha256)
         for asked in part:
             self._new.pop(asked.key, None)
             self._sent.add(asked.key)
@@ -392,7 +384,7 @@ class Batches:
         now = self._clock()
         self._watched[one.label] = _Watched(run, now, now)
 
-    async def _look(self, one: Submission, saved: Callable[[], Awaitable[None]]) -> None:
+    async def _look(self, one: Submission) -> None:
         """Look at a batch if that is due, and settle it if it has ended."""
         watched = self._watched[one.label]
         if self._clock() < watched.due:
@@ -401,7 +393,7 @@ class Batches:
         batch = await self._call(partial(self._get, one.batch))
         self._journals[watched.run].counted(one, batch.counts.completed)
         if batch.status in ENDED:
-            await self._collect(watched.run, one, batch, saved)
+            await self._collect(watched.run, one, batch)
         now = self._clock()
         watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
 
@@ -416,7 +408,7 @@ class Batches:
                 ) from None
             raise
 
-    async def _collect(self, run: Run, one: Submission, batch: Batch, saved: Callable[[], Awaitable[None]]) -> None:
+    async def _collect(self, run: Run, one: Submission, batch: Batch) -> None:
         """Save and settle what a batch answered; what it did not answer goes again with the next wave."""
         try:
             with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
@@ -426,7 +418,7 @@ class Batches:
         except OSError as error:
             raise MachineError(f"cannot keep the results of a batch in {run.store.files.folder}: {error}") from error
         self._settled[one.label] = run, one, batch.status
-        await saved()
+        await self._lane.commit.saved()
         why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
         unanswered = self._end(run, one, batch.status)
         if batch.status != "completed" or unanswered:
@@ -435,7 +427,8 @@ class Batches:
             return self._failed(batch, unanswered, why)
         self._failed_in_row = 0
         for asked in unanswered:
-            self._answer(asked, TransportFault(f"batch_{batch.status}", why))
+            kind = f"batch_{batch.status}"
+            self._answer(asked, TransportFault(kind, why, unreachable=kind in UNANSWERED))
         return None
 
     async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
@@ -540,9 +533,9 @@ class Batches:
         if not refused:
             return None
         if self._is_at_provider:
-            self._room = _Size(requests, size)
+            self._room = Size(requests, size)
         elif requests > 1:
-            self._room = _Size(requests // 2, size // 2)
+            self._room = Size(requests // 2, size // 2)
         else:
             self._room = None
             return self._pause(why)
@@ -594,6 +587,10 @@ class Batches:
         if self._answered or not fault.unreachable:
             return limits.max_outage
         return max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
+
+
+def _journal(store: RunStore) -> BatchJournal:
+    return BatchJournal(store.own_log(store.files.log(NAME)), store.now)
 
 
 def _line(number: int, body: bytes) -> bytes:

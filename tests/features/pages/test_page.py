@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,11 @@ from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.engine.files import Reported
 from harness.errors import MachineError
+from harness.features.pages import pages
+from harness.features.pages.pages import Wish, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
-from harness.report import pages
-from harness.report.pages import Source, Wish, write_all, write_page
 from harness.scoring.intervals import interval, moments
 from harness.store import log
 from harness.store.backup import replace_results
@@ -375,9 +377,9 @@ def records(folder: Path, number: int, text: str = "近") -> RunFiles:
     return found
 
 
-def source(files: RunFiles, number: int) -> Source:
+def source(files: RunFiles, number: int) -> Reported:
     users = [Record(f"u{at}", a_user("valid")) for at in range(number)]
-    return Source(files, report(users, facts(number)), seed=7)
+    return Reported(files, report(users, facts(number)), seed=7)
 
 
 def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path) -> None:
@@ -388,7 +390,7 @@ def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path
     assert first == keys(write_page(found, Wish()))
     assert first == sorted(first, key=lambda key: int(key[1:]))
     assert "A sample of 50 of the 300 users, drawn with seed 7" in found.files.report("html").read_text()
-    other = Source(found.files, found.report, seed=8)
+    other = Reported(found.files, found.report, seed=8)
     assert keys(write_page(other, Wish())) != first
 
 
@@ -759,7 +761,7 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
     assert again(own) == 0
     found = read(own / "index.html")
     charts = [block for kind, block in found.data(id="pictures")[0] if kind == "Chart"]
-    assert {tuple(chart["x"]) for chart in charts} == {("part *", "recency")}
+    assert all(sorted(chart["x"]) == ["part *", "recency"] for chart in charts)
     texts = " ".join(found.texts)
     assert "INCOMPLETE: 1 of 2" in texts and "part on weibo 1 of" in texts
     assert all("*: not all users of the tasks file are scored" in chart["title"] for chart in charts)
@@ -767,7 +769,8 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
 
 
 def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
-    """And a table of each metric by subset, whose figures lead to the pages; without a subset there is no average."""
+    """And a table of each metric by subset, whose figures lead to the pages; without a subset the mean is over the
+    others."""
     data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
     for number, subset in enumerate(data["subsets"]):
         for run in ("recency", "half")[: 1 if subset == "douban" else 2]:
@@ -778,12 +781,32 @@ def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
     text = (own / "index.html").read_text(encoding="utf-8")
     tables = [re.findall(r"<tr>(.*?)</tr>", one, re.S) for one in re.findall(r"<table>(.*?)</table>", text, re.S)]
     runs, recall = tables[0], tables[1]
-    assert "Recall, % (Avg.)" in runs[0] and len(runs) == 4 and ">chance<" in runs[-1]
-    half, whole = sorted(runs[1:3], key=lambda row: "recency" in row)
-    assert ">50.00<" in whole and ">n/a<" in half and ">50.00<" not in half
+    assert ">subsets<" in runs[0] and len(runs) == 3
+    _, whole, half = runs
+    douban = data["subsets"].index("douban")
+    mean = fmean(10 + 20 * number for number in range(5) if number != douban)
+    assert ">50.00<" in whole and ">all 5<" in whole and f">{mean:.2f}<" in half and ">n/a<" not in half
+    assert f">{', '.join(name for name in data['subsets'] if name != 'douban')}<" in half
     assert "Recall, %" in recall[0] and len(recall) == 4
     for subset in data["subsets"]:
         assert any(f'href="recency/eval_report_{subset}.' in row for row in recall)
+
+
+def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
+    """Of a run that has one subset alone its figure is there; each later table is by its own metric."""
+    data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
+    for run, value in (("a", 0.25), ("b", 0.75), ("c", 0.5)):
+        (own / run).mkdir()
+        data["metrics"]["Recall"]["value"] = data["secondary"]["Recall (cut)"]["value"] = value
+        (own / run / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
+    (own / "recency/eval_report_weibo.json").unlink()
+    assert again(own) == 0
+    text = (own / "index.html").read_text(encoding="utf-8")
+    for table in re.findall(r"<table>(.*?)</table>", text, re.S)[:2]:
+        heads, *rows = re.findall(r"<tr>(.*?)</tr>", table, re.S)
+        names = [re.sub("<.*?>", "", re.findall(r"<th.*?</th>", row)[0]) for row in rows]
+        assert "subsets" not in heads and names == ["b", "c", "a", "chance"]
+        assert [value in row for value, row in zip((">75.00", ">50.00", ">25.00"), rows, strict=False)] == [True] * 3
 
 
 def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
@@ -846,7 +869,7 @@ def test_a_report_that_is_none_is_named_once(
 @pytest.mark.parametrize(
     ("options", "damage", "told"),
     [
-        (["--name", "nobody"], None, "no run under"),
+        (["--name", "nobody"], None, "no run nobody"),
         (["--name", "recency"], b"[1", "not a report that this version reads"),
         (["--name", "recency"], b'{"benchmark": "streamprofile"}', "regenerate it with `reeval`"),
         ([], b'{"benchmark": "streamprofile"}', "not a report that this version reads"),

@@ -12,11 +12,11 @@ import aiohttp
 import orjson
 import pytest
 
-from harness.endpoint import batches as endpoint_batches
 from harness.endpoint.address import Address
-from harness.endpoint.batches import ENDED, Batch, BatchApi
 from harness.endpoint.client import Client
 from harness.errors import EndpointStopped, Rejected, TransportFault
+from harness.features.batches import api as batch_api
+from harness.features.batches.api import ENDED, Batch, BatchApi
 from harness.serve import batches
 from harness.serve.app import Options
 from harness.serve.faults import STEPS, FaultPlan
@@ -105,7 +105,7 @@ async def test_states_follow_one_another_and_counts_grow() -> None:
 
 async def test_lists_are_paged_and_files_and_batches_are_found_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beyond the first page; what is not there is not found."""
-    monkeypatch.setattr(endpoint_batches, "PAGE", 2)
+    monkeypatch.setattr(batch_api, "PAGE", 2)
     async with api() as (made, _):
         first = await made.create(await made.upload("first.jsonl", input_file(1)), "the first")
         for number in range(4):

@@ -3,7 +3,7 @@
 Operations are calls of the Batch API (the provider has done what was asked; the answer is lost), lines of the journal,
 and saved replies.
 
-    DIES_AFTER=3 python -m tests.support.dying run ...
+    DIES_AFTER=3 python -m tests.features.batches.dying run ...
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from harness.cli import main
 from harness.endpoint.client import Client
-from harness.store.batches import BatchJournal
+from harness.features.batches.journal import BatchJournal
 from harness.store.run import RunStore
 
 DIES_AFTER = "DIES_AFTER"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from harness.errors import EndpointStopped, TransportFault
+from harness.features.batches.journal import NAME, outstanding, submissions
 from harness.model import JSON
-from harness.store.batches import outstanding, submissions
+from tests.features.batches.provider import BatchRun, Losing, Provider
 from tests.support.disks import CHANGING, Death, FaultyDisk, QuickDisk
-from tests.support.provider import Losing, Provider
 from tests.support.whole_run import USERS, WholeRun
 
 QUICK = QuickDisk()
@@ -32,9 +32,9 @@ def online(tmp_path: Path) -> bytes:
     return run.files.results.read_bytes()
 
 
-def made(folder: Path, provider: Provider, **options: int | bool) -> WholeRun:
+def made(folder: Path, provider: Provider, **options: int | bool) -> BatchRun:
     folder.mkdir(parents=True)
-    return WholeRun(folder, provider=provider, **options)  # type: ignore[arg-type]
+    return BatchRun(folder, provider, **options)  # type: ignore[arg-type]
 
 
 def check(run: WholeRun, provider: Provider, online: bytes, most: int = 1) -> None:
@@ -44,7 +44,7 @@ def check(run: WholeRun, provider: Provider, online: bytes, most: int = 1) -> No
     assert run.wrong() == []
     assert set(provider.answered.values()) == {1}
     assert max(provider.ran.values()) <= most
-    assert {one.batch for one in submissions(run.files.batches) if one.batch} == set(provider.batches)
+    assert {one.batch for one in submissions(run.files.log(NAME)) if one.batch} == set(provider.batches)
     # A death after the last record leaves a batch without a line on its end, with all its replies saved.
     assert {place[2] for one in outstanding(run.files) for place in one.places} <= run.saved.keys()
 
@@ -58,7 +58,7 @@ def test_users_advance_in_waves_one_step_each(tmp_path: Path, online: bytes) -> 
     assert not outstanding(run.files)
     sizes = [len(provider.files[batch.input_file_id or ""][1].splitlines()) for batch in provider.batches.values()]
     assert sizes == [sum(steps > wave for steps in USERS.values()) for wave in range(max(USERS.values()))]
-    assert [one.wave for one in submissions(run.files.batches)] == [1, 2, 3]
+    assert [one.wave for one in submissions(run.files.log(NAME))] == [1, 2, 3]
 
 
 def test_wave_is_split_by_the_limits_of_a_file(tmp_path: Path, online: bytes) -> None:
@@ -127,7 +127,7 @@ def test_waves_are_split_until_the_provider_takes_them(tmp_path: Path, strict: b
     """With room for 10 requests, 40 users are complete: each request was run once, and none was given up."""
     provider = Provider(room=10, strict=strict)
     (tmp_path / "run").mkdir()
-    run = WholeRun(tmp_path / "run", MANY, provider=provider, most_requests=most)
+    run = BatchRun(tmp_path / "run", provider, MANY, most_requests=most)
     run.process(QUICK)
     assert run.wrong() == []
     assert sorted(run.recorded) == sorted(MANY)
@@ -164,7 +164,7 @@ def test_batches_that_fail_for_ever_stop_the_run_and_fail_no_user(tmp_path: Path
     with pytest.raises(EndpointStopped):
         run.process(QUICK)
     assert run.files.failures.read_bytes() == b""
-    run._provider = Provider()
+    run.provider = Provider()
     run.process(QUICK)
     assert run.wrong() == []
 
@@ -189,7 +189,7 @@ def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_pa
     run.step = refuse
     with pytest.raises(EndpointStopped):
         run.process(QUICK)
-    assert [one.ended for one in submissions(run.files.batches)] == ["refused"]
+    assert [one.ended for one in submissions(run.files.log(NAME))] == ["refused"]
 
 
 def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.store.batches import BatchJournal, outstanding, submissions
+from harness.features.batches.journal import NAME, BatchJournal, Submission, outstanding, submissions
 from harness.store.files import RunFiles
 from harness.store.log import AppendLog, seal
 from tests.support.disks import QuickDisk
@@ -22,9 +22,10 @@ def journal(path: Path) -> BatchJournal:
 def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
     """After each line, what the next process reads is what this one knew; an ended batch is no longer outstanding."""
     files = RunFiles(tmp_path, "weibo")
-    written = journal(files.batches)
+    written = journal(files.log(NAME))
     written.waves += 1
-    one = written.intend("label", PLACES, "abc")
+    one = Submission("label", written.waves, PLACES)
+    written.intend(one, "abc")
     [read] = outstanding(files)
     assert (read.name, read.wave, list(read.places), read.file, read.doubtful) == ("label.jsonl", 1, PLACES, None, True)
     written.uploaded(one, "file-1")
@@ -32,18 +33,19 @@ def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
     written.counted(one, 1)
     [read] = outstanding(files)
     assert (read.file, read.batch, read.completed) == ("file-1", "batch-1", 1)
-    again = journal(files.batches)
+    again = journal(files.log(NAME))
     assert (again.waves, [left.label for left in again.outstanding]) == (1, ["label"])
     written.end(one, "completed")
     assert outstanding(files) == [] and written.outstanding == []
-    assert [(read.ended, read.places) for read in submissions(files.batches)] == [("completed", ())]
+    assert [(read.ended, read.places) for read in submissions(files.log(NAME))] == [("completed", ())]
 
 
 def test_unchanged_count_is_not_written_again(tmp_path: Path) -> None:
     """A batch is looked at a thousand times a day."""
     path = tmp_path / "batches.jsonl"
     written = journal(path)
-    one = written.intend("label", PLACES, "abc")
+    one = Submission("label", written.waves, PLACES)
+    written.intend(one, "abc")
     written.counted(one, 1)
     size = path.stat().st_size
     written.counted(one, 1)

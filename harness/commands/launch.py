@@ -1,0 +1,109 @@
+"""Play plans in four phases: open them, play them, finish them, present what they came to. For `run` and `resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+
+from rich.console import Console
+
+from harness.benchmarks import usage
+from harness.commands.notices import Printer, ends, notices, resume_command
+from harness.config.plan import Plan
+from harness.engine.accounts import meters
+from harness.engine.events import Emit
+from harness.engine.extension import Extension, Observe, Say
+from harness.engine.files import Reported
+from harness.engine.run import check_disk
+from harness.engine.session import Played, Session, open_indexes, open_sessions, play
+from harness.model import Snapshots
+from harness.ui.console import PLAIN
+from harness.ui.progress import display
+
+
+def launch(
+    plans: Sequence[Plan],
+    console: Console,
+    extensions: Sequence[Extension] = (),
+    *,
+    reported: Callable[[Sequence[Reported], Say], None],
+    observe: Callable[[Snapshots], None] | None = None,
+) -> int:
+    """Run all plans at once and finish them; return the worst exit code. `observe` gets snapshots instead of the
+    display."""
+    say = partial(console.print, **PLAIN)
+    with ExitStack() as held:
+        sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
+        played = _play(sessions, extensions, console, observe)
+        _finish(sessions, played)
+        _present(sessions, played, extensions, console, reported)
+    for extension in extensions:
+        extension.ended(plans)
+    return max([code, *[session.code or 0 for session in sessions]])
+
+
+def _open(
+    plans: Sequence[Plan], extensions: Sequence[Extension], emit: Emit, say: Callable[[str], None], held: ExitStack
+) -> tuple[list[Session], int]:
+    """Open the runs of plans, for as long as `held`; return the sessions, and an exit code for those that cannot start.
+
+    Plans are refused, and their tasks validated to the last line, before anything is written.
+    """
+    for words in dict.fromkeys(words for plan in plans for words in notices(plan)):
+        say(words)
+    for extension in extensions:
+        extension.begin(plans, held, say)
+    sessions, code = open_sessions(plans, open_indexes(plans, held), held, emit, extensions)
+    for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions], held), strict=True):
+        session.meter = meter
+    check_disk([run for session in sessions for run in session.unfinished])
+    for words in [words for session in sessions if session.unfinished for words in session.expected()]:
+        say(words)
+    return sessions, code
+
+
+def _play(
+    sessions: Sequence[Session],
+    extensions: Sequence[Extension],
+    console: Console,
+    observe: Callable[[Snapshots], None] | None,
+) -> Played:
+    """Play the users that are left. Sessions that end while others go on are finished at once."""
+    unfinished = [session for session in sessions if session.unfinished]
+    say = partial(console.print, **PLAIN)
+
+    def shown() -> AbstractContextManager[Observe]:
+        return nullcontext(observe) if observe else display(console)
+
+    playing = partial(play, extensions=extensions, say=say, display=shown)
+    for extension in extensions:
+        unfinished = [*extension.before(unfinished, partial(playing, finishing=False), say)] if unfinished else []
+    return playing(unfinished) if unfinished else []
+
+
+def _finish(sessions: Sequence[Session], played: Played) -> None:
+    """Score and report what is not finished yet."""
+    for session, lane, schedule in played:
+        if session.code is None:
+            session.finish(lane, schedule)
+    for session in sessions:
+        if session.code is None:
+            session.finish()
+
+
+def _present(
+    sessions: Sequence[Session],
+    played: Played,
+    extensions: Sequence[Extension],
+    console: Console,
+    reported: Callable[[Sequence[Reported], Say], None],
+) -> None:
+    """Print what several plans came to, and let features act on the reports."""
+    if len(sessions) > 1:
+        console.print(ends(sessions), highlight=False, markup=False)
+        if left := [one.plan for one in sessions if one.is_resumable]:
+            console.print(f"resume with: {resume_command(left, extensions)}", **PLAIN)
+    if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
+        console.print(held_up, **PLAIN)
+    reported([run for session in sessions for run in session.reported], partial(console.print, **PLAIN))

@@ -1,0 +1,216 @@
+"""The sentences of `run` and `resume`: before the first request, on events of the engine, and how to go on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from harness import defaults
+from harness.benchmarks.overview import covered, headline, running
+from harness.benchmarks.reports import Report
+from harness.config import providers
+from harness.config.origin import where_secret_is_missing
+from harness.config.plan import Plan
+from harness.cost import HOW_TO_PRICE
+from harness.cost import shown as shown_cost
+from harness.endpoint.connect import DIRECTLY, connection
+from harness.endpoint.replies import REFUSED, Denied
+from harness.engine import events
+from harness.engine.accounts import check_budget
+from harness.engine.events import Event
+from harness.engine.extension import Extension
+from harness.engine.session import Session
+from harness.errors import HarnessError, RunStopped
+from harness.ui.console import PLAIN
+from harness.ui.streams import tell
+from harness.ui.words import plural
+
+ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
+SHORT = 200
+"""Longest value shown in a note, in characters: a manifest may be from another user."""
+WARNINGS_SHOWN = 5
+"""Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
+
+
+class Printer:
+    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own."""
+
+    def __init__(self, console: Console, extensions: Sequence[Extension], *, alone: bool) -> None:
+        self._console, self._extensions, self._alone = console, extensions, alone
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case events.NotOpened(name, error):
+                tell(f"{name}: {error}")
+            case events.Unscored(results, error):
+                tell(f"{results}: {error}")
+            case _:
+                for words in self._lines(event):
+                    self._console.print(words, **PLAIN)
+
+    def _lines(self, event: Event) -> Iterator[str]:
+        match event:
+            case events.Replaced(label):
+                yield f"{label}: an earlier configuration has no results; this one replaces it"
+            case events.Changed(label, name, before, now):
+                yield f"{label}: note: {name} was {_short(before)}, is now {_short(now)}"
+            case events.Opened():
+                yield from (f"{event.label}: {words}" for words in _found(event))
+            case events.Unchanged(label, path):
+                yield f"{label}: complete; report: {path}"
+            case events.Scored(label, report, path):
+                state = "" if report.coverage.complete else " (INCOMPLETE)"
+                figures = f"{headline(report)}{money(report)}"
+                yield f"{label}: {covered(report, 'user')}{state}: {figures}; report: {path}"
+            case events.LeftOpen():
+                yield _left_open(event)
+            case events.Dropped(plan, reason):
+                yield (
+                    f"{self._label(plan)}stopped: {reason}; nothing was received, so no run is kept: once that is "
+                    "corrected, start it again with `run`"
+                )
+            case events.Ended():
+                yield from self._ended(event)
+
+    def _label(self, plan: Plan) -> str:
+        return "" if self._alone else f"{plan.name}: "
+
+    def _ended(self, event: events.Ended) -> Iterator[str]:
+        """Yield what remains of a plan, and the command for it."""
+        plan, ending, label = event.plan, event.ending, self._label(event.plan)
+        what = "user" if plan.repeats == 1 else "repeat"
+        stopped_by_signal = isinstance(ending, RunStopped)
+        if ending is not None:
+            word = "interrupted" if stopped_by_signal else f"stopped: {ending}{_keyless(plan, ending)}"
+            yield f"{label}{word}; {plural(event.remaining, what)} remaining"
+            yield from (f"{label}{words}" for words in event.notes)
+        elif event.failed:
+            yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
+        yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
+        if event.diverged:
+            yield (
+                f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
+                "(asked_otherwise in run_*.log)"
+            )
+        if event.remaining or stopped_by_signal:
+            if self._alone:
+                yield f"resume with: {resume_command([plan], self._extensions)}"
+            if not event.sealed:
+                yield f"{label}note: {where_secret_is_missing(os.environ)}"
+
+
+def _found(event: events.Opened) -> Iterator[str]:
+    if event.torn:
+        yield f"{event.torn} torn lines were moved to *.torn; their users or replies will be requested again"
+    if event.outside:
+        yield f"{event.outside} records are of users whose task has changed or gone; they are not counted"
+    if event.beyond_share:
+        yield f"{event.beyond_share} users of this run are outside the requested share; they stay in the run"
+    if event.prices:
+        before, now = event.prices
+        yield (
+            f"note: the price is now {now.described}, and was {before.described}: each reply costs what was in force "
+            "when it was requested (`reeval --new-prices` takes the new price for all)"
+        )
+    if event.resumed:
+        yield "resuming: {} of {} users are done".format(*event.resumed)
+
+
+def _left_open(event: events.LeftOpen) -> str:
+    user = event.benchmark.user
+    figures = running(event.benchmark, event.figures)
+    so_far = f"; {figures} (of {plural(event.scored, user)})" if event.scored else ""
+    return f"{event.label}: {event.done} of {event.users} {user}s are done (INCOMPLETE){so_far}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
+
+
+def ends(sessions: Sequence[Session]) -> Table:
+    """Return a table of how the runs of several plans ended."""
+    table = Table(box=None, pad_edge=False)
+    for name in ENDS:
+        table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
+    for session in sessions:
+        figures = {run.files.subset: headline(run.report) + money(run.report) for run in session.reported}
+        for run in session.runs:
+            done = (str(number) for number in (run.users, run.users_done, run.failed))
+            table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
+    return table
+
+
+def money(report: Report) -> str:
+    """Return what a run cost, as the end of a sentence; empty if that is not known."""
+    return f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
+
+
+def notices(plan: Plan) -> Iterator[str]:
+    """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats.
+
+    Raise `BadInput` if there are more parts than requests at once, and for a budget that fits no price.
+    """
+    most = plan.limits.most
+    check_budget(plan, plan.price)
+    if part := plan.selection.get("part"):
+        yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
+    if plan.found is None:
+        yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
+        if note := plan.benchmark.configuration.note:
+            yield note
+        return
+    provider = plan.found.provider
+    if provider and provider.source != str(providers.SHIPPED):
+        yield f"provider {provider.name}: from {provider.source}, at {plan.endpoint}"
+    for one in plan.found.addresses:
+        if (way := connection(one, 1).way) != DIRECTLY:
+            yield f"{one.shown}: {way}"
+    if plan.found.key_from is None:
+        yield f"no key found for {plan.endpoint}: requests are sent without one"
+    elif plan.price is None and not (provider and not provider.key_required):
+        model = plan.sampling.model
+        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one, write {HOW_TO_PRICE})"
+    if plan.repeats > 1 and plan.sampling.temperature == 0:
+        yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
+
+
+def _keyless(plan: Plan, ending: HarnessError) -> str:
+    """Explain a refused key where none was sent; empty otherwise."""
+    without = plan.found is not None and plan.found.key_from is None
+    refused = type(ending) is Denied and REFUSED in str(ending)
+    return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
+
+
+def resume_command(plans: Sequence[Plan], extensions: Sequence[Extension]) -> str:
+    """Return the command that goes on with a plan; of several, with all unfinished runs of the results folder."""
+    plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
+    folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
+    file = ["--providers", plan.providers_file] if plan.providers_file else []
+    more = [word for extension in extensions for word in extension.resume_words]
+    names = dict.fromkeys(header for each in plans for header in each.headers)
+    headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
+    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *headers])
+
+
+def _this_program() -> list[str]:
+    """Return the words that start this program from here. Python's own `-m` would import from the current folder."""
+    script, python = Path(sys.executable).with_name("harness"), Path(sys.executable)
+    if script.is_file():
+        return [_from_here(script)]
+    return [_from_here(python), "-P", "-m", "harness"]
+
+
+def _from_here(program: Path) -> str:
+    """Return the name of a program if the shell finds it by that, else its path."""
+    if shutil.which(program.name) == str(program):
+        return program.name
+    return str(program.relative_to(Path.cwd())) if program.is_relative_to(Path.cwd()) else str(program)

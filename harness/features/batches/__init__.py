@@ -1,0 +1,68 @@
+"""Send requests by a provider's Batch API, for less (`--batch`; docs/providers.md)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+
+from harness.config import options
+from harness.cost import Pending
+from harness.errors import BadInput
+from harness.feature import PLAYING, Column, Feature
+from harness.features.batches.journal import NAME, Wave, outstanding, submissions
+from harness.model import JSON
+from harness.store.files import RunFiles
+from harness.store.manifest import COMPLETE, Manifest
+from harness.ui.words import plural
+
+GIVE_UP = f"--no-batch --allow {NAME}"
+"""How a run goes on without the replies of its batches, and pays for these requests again."""
+TUNING = "batch"
+
+
+def _options(command: str, parser: argparse.ArgumentParser) -> None:
+    if command in PLAYING:
+        words = "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
+        options.add(parser, "--batch", words, action=argparse.BooleanOptionalAction)
+
+
+def by_batches(manifest: Manifest) -> bool:
+    """Return whether a run goes by batches."""
+    return manifest.tuning.get(TUNING) is True
+
+
+def _check(files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
+    if not by_batches(manifest) and NAME not in allowed and (left := outstanding(files)):
+        there = plural(len(left), "batch", "batches")
+        raise BadInput(f"{files.folder}, {files.subset}: {there} may be at the provider: use --batch, or {GIVE_UP}")
+
+
+def _pending(files: RunFiles) -> Iterable[Pending]:
+    return [one.pending for one in outstanding(files)]
+
+
+def _wave(files: RunFiles, manifest: Manifest) -> JSON | None:
+    """Return how far a run was when its process last looked; None for one without batches."""
+    if not (known := submissions(files.log(NAME))):
+        return None
+    left = [one for one in known if one.ended is None and manifest.state != COMPLETE]
+    return asdict(Wave.of(max(one.wave for one in known), left))
+
+
+def _words(wave: JSON) -> str:
+    left = f" ({plural(wave['batches'], 'batch', 'batches')}, {wave['completed']}/{wave['requests']})"
+    return f"{wave['number']}{left if wave['batches'] else ''}"
+
+
+FEATURE = Feature(
+    "batches",
+    options=_options,
+    is_on=lambda args: bool(args.batch),
+    extension="harness.features.batches.batches:Batches",
+    again=by_batches,
+    check=_check,
+    logs=(NAME,),
+    pending=_pending,
+    column=Column("waves", _wave, _words),
+)

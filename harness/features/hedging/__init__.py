@@ -1,0 +1,53 @@
+"""Send requests that take far longer than the others a second time (`--hedge`)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+
+from harness.config import options
+from harness.feature import PLAYING, Feature
+from harness.model import JSON
+from harness.store.manifest import Manifest
+
+TUNING, HEDGED = "hedge", "hedged"
+"""In a manifest's tuning: the multiple of the 99th percentile, and how many requests were sent a second time, which
+have a notice of that kind."""
+MOST = 1000
+
+
+def _options(command: str, parser: argparse.ArgumentParser) -> None:
+    if command in PLAYING:
+        words = "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)"
+        multiple = options.finite(lambda number: number == 0 or 1 <= number <= MOST, "a number from 1 to 1000, or 0")
+        options.add(parser, "--hedge N", words, type=multiple)
+
+
+def multiple_of(manifest: Manifest) -> float:
+    """Return after how many times the 99th percentile a run sends a second try, 0 for never."""
+    tuning: JSON = {**manifest.tuning}
+    found = tuning.get(TUNING)
+    return float(found) if isinstance(found, int | float) and 1 <= found <= MOST else 0.0
+
+
+def counted(manifest: Manifest) -> Mapping[str, int]:
+    tuning: JSON = {**manifest.tuning}
+    number = tuning.get(HEDGED)
+    return {HEDGED: number} if isinstance(number, int) and number > 0 else {}
+
+
+def _notes(manifest: Manifest) -> Iterator[str]:
+    for number in counted(manifest).values():
+        yield f"--hedge sent {number} slow requests a second time, so some of them may have been billed twice."
+
+
+FEATURE = Feature(
+    "hedging",
+    options=_options,
+    is_on=lambda args: args.hedge is not None,
+    extension="harness.features.hedging.hedging:Hedging",
+    again=lambda manifest: multiple_of(manifest) > 0,
+    notes=_notes,
+    counts=counted,
+    against_stragglers="--hedge 3 sends a second try",
+)

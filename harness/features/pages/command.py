@@ -1,0 +1,87 @@
+"""Write pages: those of the runs that `report` is called for, and of new reports."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from harness import defaults
+from harness.analysis import selection
+from harness.analysis.imported import Imported
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
+from harness.commands.report import label, made, read, show
+from harness.config import options
+from harness.engine.files import Reported, index_file
+from harness.errors import BadInput, HarnessError
+from harness.features.pages import ALL, SAMPLE, is_without, pages
+from harness.store.files import RunFiles
+from harness.store.manifest import Manifest, load
+from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
+
+
+def reported(args: argparse.Namespace, runs: Sequence[Reported], say: Callable[[str], None]) -> None:
+    """Write the pages of new reports, but for runs that were begun without."""
+    written = [run.files.folder for run in runs if args.html and _is_wanted(run) and _attempt(run)]
+    for folder in dict.fromkeys(written):
+        say(f"pages: {folder}/eval_report_*.html")
+
+
+def _is_wanted(run: Reported) -> bool:
+    manifest = load(run.files.manifest)
+    return manifest is None or not is_without(manifest)
+
+
+def _attempt(run: Reported) -> bool:
+    name = f"{run.files.folder.name}, {run.files.subset}"
+    return pages.attempt(partial(pages.write_page, run, pages.Wish()), name)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the pages of the runs that `report` is called for."""
+    if args.out:
+        options.outputs(args).check(args.out)
+    found, code = made(args)
+    if args.out and len(found) > 1:
+        raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
+    return max(code, selection.each(found, lambda files: _write(files, args), label)[1])
+
+
+def _write(files: RunFiles, args: argparse.Namespace) -> None:
+    report, manifest = read(files), load(files.manifest)
+    if manifest is None and files.results.exists() and not (of := Imported(files)).is_current:
+        raise BadInput(of.remedy)
+    outputs = options.outputs(args)
+    seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
+    wish = pages.Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
+    with ExitStack() as held:
+        try:
+            benchmark, index = _opened(files, manifest, args)
+            held.callback(index.close)
+            source = Reported(files, report, seed, benchmark, index)
+        except HarnessError as error:
+            tell(f"{label(files)}: without its tasks ({error})")
+            source = Reported(files, report, seed)
+        made = [pages.write_page(source, wish, args.out, outputs)]
+        if args.users == ALL:
+            every = args.out and args.out.with_name(files.all_users.name)
+            made.append(pages.write_all(source, wish, every, outputs))
+    for path in made:
+        show(path)
+
+
+def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
+    """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
+    if manifest is not None:
+        run = SavedRun(files, manifest, args.trust, args.benchmark)
+        benchmark = run.as_it_was(args.tasks_dir, play=False)
+        tasks = run.tasks(args.tasks_dir)
+        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.repeats)
+    cls, _ = registry.importing(files.subset)
+    made = cls()
+    tasks = made.task_files.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
+    return made, index_file(made, files.subset, tasks, args.results_dir)

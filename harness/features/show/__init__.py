@@ -1,0 +1,12 @@
+"""Show a user of a run in the terminal (`show`): prompts, replies and scores."""
+
+from harness.feature import Command, Feature
+
+FEATURE = Feature(
+    "show",
+    commands={
+        "show": Command("harness.features.show.command", "show a user's prompts, replies and scores in the terminal")
+    },
+    per_call=frozenset({"full", "limit"}),
+    runs=frozenset({"run"}),
+)

@@ -1,0 +1,51 @@
+"""What runs by batches say they cost, and what a budget keeps to, against the endpoint's own account."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from tests.support.billing import PRICES, Bench, Script, account, failing, half, plain
+
+
+@pytest.fixture
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]:
+    with account(plain, dict(PRICES)) as made:
+        yield Bench(tmp_path, made, capsys)
+
+
+def test_modes_mixed_cost_each_their_own(bench: Bench) -> None:
+    """Single, then by batches, then single again; and the other way round."""
+    for words in ((), ("--batch",), ()):
+        assert bench.run(*words, limit=len(bench.account.billed) // 3 + 3) == 0
+    assert bench.account.batch_requests
+    assert bench.exact() == bench.spent("a")
+    for words, limit in ((("--batch",), 3), ((), 9)):
+        assert bench.run("--model", "p:b", *words, limit=limit) == 0
+    assert bench.exact("b") == bench.spent("b")
+    shares = bench.cost("b")["shares"]
+    assert [share["price"]["prompt"] for share in shares] == ["1", "0.5"]
+
+
+@pytest.mark.parametrize("script", [failing, half])
+def test_truth_is_within_the_bounds(bench: Bench, script: Script) -> None:
+    bench.account.script = script
+    assert bench.run("--batch", limit=6) == 0
+    low, high = bench.bounds()
+    assert low <= bench.spent() <= high and low < high
+    assert bench.command("verify", "--name", "a") == 0
+
+
+@pytest.mark.slow
+def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
+    """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is billed twice."""
+    words = ("--batch", "--max-tokens", "60", "--budget")
+    assert bench.run(*words, "0.0015usd", limit=12) == 5
+    assert 0 < bench.spent() <= Fraction("0.0015") and len(bench.account.batch_requests) > 1
+    assert bench.exact() == bench.spent()
+    assert bench.resume() == 5 and bench.spent() <= Fraction("0.0015")
+    assert bench.resume("--budget", "1usd") == 0
+    assert bench.exact() == bench.spent() and max(bench.account.tries.values()) == 1

@@ -1,0 +1,180 @@
+"""`show`: prompts, replies and scores of a user in the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rich.cells import cell_len
+
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import main
+from harness.model import JSON
+from harness.store.log import seal, unseal
+from tests.support.plugins import FLOOR, STARS, Commands
+from tests.support.scripted import answer, completion, serving
+
+USERS = 12
+FAILING = "synth-weibo-0000003"
+Show = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", USERS, 5, 14.0)))
+    return folder
+
+
+@pytest.fixture
+def results(tasks: Path, tmp_path: Path) -> Path:
+    where = ("--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "results"))
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html", *where]) == 0
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def show(results: Path, capsys: pytest.CaptureFixture[str]) -> Show:
+    """Execute the command on the run; return what it prints."""
+
+    def shown(*words: str, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main(["show", "recency", *words, "--results-dir", str(results)]) == code
+        return capsys.readouterr().out
+
+    return shown
+
+
+def lines(path: Path) -> list[JSON]:
+    return list(map(unseal, path.read_bytes().splitlines()))
+
+
+def longest(tasks: Path) -> JSON:
+    """The task of the user with the most steps."""
+    found = map(orjson.loads, (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines())
+    return max(found, key=lambda task: task["total_steps"])
+
+
+def test_user_is_shown_with_scores_and_replies_and_without_private_texts(
+    show: Show, results: Path, tasks: Path
+) -> None:
+    """Neither posts nor the name, which only prompts have."""
+    task = longest(tasks)
+    [record] = [
+        of for of in lines(results / "recency/inference_results_weibo.jsonl") if of["user_id"] == task["user_id"]
+    ]
+    said = show(task["user_id"])
+    assert record["steps"][0]["persona_summary"] in said and "[Reply]" in said and "F1^NS" in said
+    assert task["username"] not in said and "Request 1" not in said
+    assert not [line for line in posts(task) if line.startswith("[") and line in said]
+
+
+def posts(task: JSON) -> list[str]:
+    return [line for step in task["prediction_tasks"] for line in step["posts_text"].splitlines()]
+
+
+def test_posts_and_prompts_are_shown_when_they_are_requested(show: Show, tasks: Path) -> None:
+    """Each request with its reply in their order: ten, all of them only if they are wanted."""
+    task = longest(tasks)
+    steps = task["total_steps"]
+    assert steps > 10
+    said = show(task["user_id"], "--with-posts")
+    heads = re.findall(r"(?m)^Request (\d+) of (\d+)$", said)
+    assert heads == [(str(number), str(steps)) for number in range(1, 11)]
+    assert said.count("[reply]") == 10 and task["username"] in said
+    whole = show(task["user_id"], "--with-posts", "--full")
+    assert whole.count("[reply]") == steps
+    assert all(line in whole for line in posts(task))
+
+
+def test_long_text_is_cut_unless_all_is_wanted(show: Show, results: Path) -> None:
+    path = results / "recency/inference_results_weibo.jsonl"
+    rewrite(path, lambda record: record["steps"][0].update(persona_summary="x" * 5000 + "END"))
+    key = lines(path)[0]["user_id"]
+    assert "END" not in show(key) and "xxxEND" in show(key, "--full")
+
+
+def rewrite(path: Path, change: Callable[[JSON], Any]) -> None:
+    found = lines(path)
+    for line in found:
+        change(line)
+    path.write_bytes(b"".join(map(seal, found)))
+
+
+def test_text_of_others_does_not_steer_the_terminal(show: Show, results: Path) -> None:
+    """Control characters and directions are escaped, in what the model wrote and in its raw reply."""
+    bad = "红\x1b[2J\x07\u202e\x9b31m"
+
+    def spoilt(response: JSON) -> None:
+        response["completion"]["text"] += bad
+
+    path = results / "recency/inference_results_weibo.jsonl"
+    rewrite(path, lambda record: record["steps"][0].update(persona_summary=bad, prediction=[bad]))
+    rewrite(results / "recency/responses_weibo.jsonl", spoilt)
+    said = show(lines(path)[0]["user_id"])
+    assert said.count("红\\x1b[2J\\x07\\u202e\\x9b31m") >= 3
+    assert not set(said) & set("\x1b\x07\u202e\x9b")
+
+
+def test_wide_characters_take_two_columns(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not quoted as it came is at most as wide as the terminal."""
+    monkeypatch.setenv("COLUMNS", "60")
+    said = show("synth-weibo-0000001")
+    tags = re.findall(r"(?ms)^(Predicted: .*?)^$", said)
+    assert tags and any(cell_len(line) > len(line) for text in tags for line in text.splitlines())
+    assert all(cell_len(line) <= 60 for text in tags for line in text.splitlines())
+
+
+def test_without_a_user_the_first_ones_are_listed(show: Show) -> None:
+    said = show("--limit", "3")
+    assert re.findall(r"(?m)^synth-weibo-\d+", said) == [f"synth-weibo-000000{number}" for number in (1, 2, 3)]
+    assert len(re.findall(r"(?m)^synth-weibo-\d+", show())) == USERS
+
+
+def test_unknown_user_and_unknown_run_are_refused(show: Show, results: Path) -> None:
+    show("nobody", code=2)
+    assert main(["show", "nothing", "--results-dir", str(results)]) == 2
+
+
+def test_user_is_shown_without_tasks(show: Show, tmp_path: Path) -> None:
+    """With what the run's folder has: replies and scores."""
+    said = show("synth-weibo-0000001", "--with-posts", "--tasks-dir", str(tmp_path))
+    assert "[Reply]" in said and "F1^NS" in said and "Request 1" not in said
+
+
+def test_failures_of_a_user_are_shown(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of a user without a record."""
+    name = next(
+        task["username"]
+        for task in map(orjson.loads, (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines())
+        if task["user_id"] == FAILING
+    )
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        if name in str(body["messages"]):
+            return 400, b'{"error": {"message": "too rude", "type": "invalid_request_error"}}'
+        return 200, completion(answer("baseline/recency", body["messages"], 0))
+
+    where = ("--results-dir", str(tmp_path / "results"))
+    with serving(script) as server:
+        address = ("--api-url", server.url, "--api-key", "sk-test-1", "--tasks-dir", str(tasks), "--no-html")
+        assert main(["run", "--model", "some", "--platform", "weibo", *address, *where]) == 1
+    capsys.readouterr()
+    assert main(["show", "some", FAILING, *where]) == 0
+    said = capsys.readouterr().out
+    assert "too rude" in said and "[Reply]" not in said
+
+
+def test_benchmark_without_private_texts_shows_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with its reply, of every repeat."""
+    harness = Commands(tmp_path / "results", capsys)
+    harness("run", STARS, "--model", FLOOR, "--tasks-dir", STARS.parent, "--repeats", "2", "--no-html")
+    [name] = [path.name for path in (tmp_path / "results").iterdir() if path.is_dir() and not path.name.startswith(".")]
+    record = lines(tmp_path / "results" / name / "inference_results_yelp.jsonl")[0]
+    said = harness("show", name, record["user_id"])
+    requests = len(re.findall(r"(?m)^Request \d+ of ", said))
+    assert requests == said.count("[user]") == said.count("[reply]") > 2 and "(repeat 2)" in said
