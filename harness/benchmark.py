@@ -292,23 +292,18 @@ class Scoring:
 
     Each record adds a row of numbers. Rows of any users are added up, and figures are functions of the sums; so neither
     order nor sharding changes a figure. Write `statistics` and `figures`, or extend `Means`.
+
+    `has_values` says that rows are values, None or NaN if undefined: these have a distribution, and their sums are
+    followed by the numbers of defined ones. With `is_mean` a figure is the mean of its values, so it has bounds while
+    users are missing. With `is_measured` the values are those that `measure` returns, and are checked. `has_intervals`
+    says that `intervals` computes them, `needs_tasks` that `with_task` adds to records: a report then reads tasks.
     """
 
     has_values: ClassVar[bool] = False
-    """Whether rows are values, None or NaN if undefined: these have a distribution. Their sums are followed by the
-    numbers of defined ones. Rows of other numbers have no NaN."""
-
     is_mean: ClassVar[bool] = False
-    """Whether a figure is the mean of its values: it has bounds while users are missing."""
-
     is_measured: ClassVar[bool] = False
-    """Whether `measure` returns a value of each metric. These are checked."""
-
     has_intervals: ClassVar[bool] = False
-    """Whether `intervals` computes them, in place of the rule of docs/statistics.md, Intervals."""
-
     needs_tasks: ClassVar[bool] = False
-    """Whether `with_task` adds something to a record, so that a report reads tasks."""
 
     def statistics(self, records: Sequence[JSON]) -> Any:
         """Return the row that each record adds: records x K sums and counts, without NaN."""

@@ -66,15 +66,12 @@ RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that 
 
 
 class Mode(Protocol):
-    """How a day comes about. `source` tells whose prompt or agent it is; `files` are the bytes that define it."""
+    """How a day comes about. `asks_with` has the identity of the mode alone."""
 
     name: str
     steps: int
-    source: str
-    path: Path | None
-    files: Mapping[str, bytes]
+    asks_with: Configuration
 
-    def identity(self) -> JSON: ...
     async def play(self, resident: Resident, chat: Chat) -> Day: ...
 
 
@@ -85,15 +82,9 @@ class PlanMode:
     steps = 1
 
     def __init__(self, prompt: plan.PlanPrompt, city: City, asking: Asking) -> None:
-        self.source = prompt.source
-        self.path = prompt.path
-        self.files = prompt.files
+        self.asks_with = Configuration(prompt.source, prompt.path, prompt.files, asking.identity)
         self._prompt = prompt
         self._nearby = plan.Nearby(city)
-        self._asking = asking
-
-    def identity(self) -> JSON:
-        return self._asking.identity
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         return await plan.play(resident, self._nearby, chat, self._prompt)
@@ -114,20 +105,15 @@ class AgentMode:
         warn: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        self.source = f"agent {agent.name}"
-        self.path: Path | None = agent.path
-        self.files: Mapping[str, bytes] = {
-            KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())
-        }
-        self._seed = settings.agent_seed
-        self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
-        self._asking = asking
-        self._finds = {AGENT_MEMORY_SEARCH: True} if settings.agent_memory_search else {}
-        self._runner = Runner(agent, city, seed=self._seed, finds_memories=bool(self._finds), warn=warn, log=log)
-
-    def identity(self) -> JSON:
-        own = {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._finds, **self._sent}
-        return {**own, **self._asking.identity}
+        files = {KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())}
+        seed, finds = settings.agent_seed, settings.agent_memory_search
+        identity = {"simulator": SIMULATOR_VERSION, "agent_seed": seed}
+        identity |= {AGENT_MEMORY_SEARCH: True} if finds else {}
+        identity |= {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
+        identity |= asking.identity
+        self.asks_with = Configuration(f"agent {agent.name}", agent.path, files, identity, None, BASELINES_AND_AGENTS)
+        self._asking, self._sends_parameters = asking, settings.sends_parameters
+        self._runner = Runner(agent, city, seed=seed, finds_memories=finds, warn=warn, log=log)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         odd = Counter[str]()
@@ -160,7 +146,7 @@ class AgentMode:
     def _as_run(self, request: Request) -> Request:
         """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
         structured = self._asking.wants_json
-        asked = request.parameters if self._sent else {}
+        asked = request.parameters if self._sends_parameters else {}
         kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
         return replace(request, json_object=request.json_object and structured, parameters=kept)
 
@@ -180,10 +166,8 @@ class UnplayedMode(Unplayed):
         super().__init__(checked(settings, "prompt", str))
         self.name: str = checked(settings, "mode", str)
         self.steps = AgentMode.steps if self.name == AgentMode.name else PlanMode.steps
-        self._identity = {name: settings[name] for name in IDENTITIES if name in settings}
-
-    def identity(self) -> JSON:
-        return self._identity
+        identity = {name: settings[name] for name in IDENTITIES if name in settings}
+        self.asks_with = Configuration(self.source, None, {}, identity)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         self.messages()
@@ -337,10 +321,9 @@ class DailyMobility(Benchmark):
         self.scoring = summary.DayScoring(truth)
         mode = self._mode = self._made_mode()
         self.task_files = ProfileFiles(self.city, mode.steps, truth.sha256)
-        identity = {"mode": mode.name, "prompt": mode.source, **mode.identity(), "map_sha256": self.city.sha256}
-        self.configuration = Configuration(mode.source, mode.path, mode.files, identity)
-        if self.settings.agent is not None:
-            self.configuration = replace(self.configuration, temperature=None, note=BASELINES_AND_AGENTS)
+        own = mode.asks_with
+        identity = {"mode": mode.name, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
+        self.configuration = replace(own, identity=identity)
 
     def _made_mode(self) -> Mode:
         made = self.settings
@@ -366,7 +349,7 @@ class DailyMobility(Benchmark):
     def remark(self, task: Task) -> str:
         notes = [SYNTHETIC] if task.synthetic else []
         if self._mode.name == AgentMode.name:
-            notes += [SIMULATED] if AGENT_PARAMETERS in self._mode.identity() else [SIMULATED, RUNS_PARAMETERS]
+            notes += [SIMULATED] if AGENT_PARAMETERS in self.configuration.identity else [SIMULATED, RUNS_PARAMETERS]
         return " ".join(notes)
 
     @classmethod
