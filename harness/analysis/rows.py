@@ -14,8 +14,8 @@ import orjson
 from harness.analysis.plays import COST, Plays, cost, opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, metrics_of
-from harness.benchmarks.derived import raw_rows
 from harness.benchmarks.records import ODD_SHAPE, read_of
+from harness.benchmarks.scorer import raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
 from harness.model import JSON, Record

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry, reports
-from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
 from harness.model import Record
 from harness.scoring.bootstrap import Array

@@ -23,8 +23,8 @@ from harness.benchmarks import line_changes, registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.cards import ReportCards
-from harness.benchmarks.derived import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.overview import page
+from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described, guarded
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harness import defaults
 from harness.benchmark import Benchmark, Task, kept_files
 from harness.benchmarks import tasks
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Bill, Cost, Price, Rate

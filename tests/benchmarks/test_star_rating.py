@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from harness.benchmarks import registry
-from harness.benchmarks.derived import Figures, Scorer
 from harness.benchmarks.reports import Value
+from harness.benchmarks.scorer import Figures, Scorer
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from harness.benchmark import VALID, Task, metrics_of
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
 from harness.benchmarks.streamprofile.metrics import F1
 from harness.benchmarks.streamprofile.scores import PER_STEP
