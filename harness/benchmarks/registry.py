@@ -55,7 +55,7 @@ TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = (property, cached_property)
 REQUIRED = ("parse", "play", "measure")
-MOVED: Mapping[str, tuple[str, ...]] = {
+INSIDE: Mapping[str, tuple[str, ...]] = {
     "scoring": (
         *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
         *("breaches", "chance", "details", "sections", "report_files"),
@@ -66,8 +66,8 @@ MOVED: Mapping[str, tuple[str, ...]] = {
     "task_files": ("file_in", "outline", "task_version", "truth_sha256"),
     "configuration": ("identity", "files", "default_temperature", "note_on_baselines"),
 }
-"""Object of a benchmark -> members that were the benchmark's own in earlier versions. One that is left there would be
-ignored, so it is refused."""
+"""Object of a benchmark -> its members, by today's name or an earlier one, that a class may not have itself: they would
+be ignored."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -275,9 +275,9 @@ def _bad_code(cls: Any) -> Iterator[str]:
     ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
-    for name, members in MOVED.items():
-        if moved := [member for member in members if hasattr(cls, member)]:
-            yield f"{', '.join(moved)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
+    for name, members in INSIDE.items():
+        if own := [member for member in members if hasattr(cls, member)]:
+            yield f"{', '.join(own)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
     try:
