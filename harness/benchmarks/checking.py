@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Task
+from harness.benchmark import VALID, Benchmark, Means, Task
 from harness.benchmarks import line_changes, registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
@@ -370,8 +370,14 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
     if not _close(whole, np.vstack([rows_of(benchmark, [record])[0] for record in records])).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
     totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
-    if not _close(figures_of(benchmark, totals), np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
+    figures = figures_of(benchmark, totals)
+    if not _close(figures, np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
         yield "figures: a row of the result depends on the other rows of totals"
+    if benchmark.scoring.is_mean:
+        with np.errstate(invalid="ignore"):
+            means = Means().figures(totals)[:, : figures.shape[1]]
+        if not _close(figures, means).all():
+            yield "figures: other than means, and `is_mean` says that they are"
     Figures(benchmark).uses(whole.shape[1])
     made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origin
+from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origin, metrics_of
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -180,7 +180,12 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
 
 def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
-    return next(chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_code(cls)), None)
+    return next(
+        chain(
+            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_shown(cls), _bad_objects(cls), _bad_code(cls)
+        ),
+        None,
+    )
 
 
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
@@ -235,8 +240,7 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield from (f"{name}: {shown(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
-    secondary = [metric.name for metric in cls.secondary]
-    names = [*(metric.name for metric in cls.metrics), *secondary]
+    names = [metric.name for metric in (*cls.metrics, *cls.secondary)]
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
             yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
@@ -248,12 +252,16 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
     ]:
         yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
+
+
+def _bad_shown(cls: Any) -> Iterator[str]:
+    names = metrics_of(cls)
     for field in ("headline", "live"):
         if not isinstance(chosen := getattr(cls, field), tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
-    if secondary and type(cls.scoring) is Means:
+    if cls.secondary and type(cls.scoring) is Means:
         yield "secondary: nothing gives them a value: write a `scoring` that does"
 
 
@@ -269,17 +277,20 @@ def _is_code(value: object) -> bool:
     return callable(value) or isinstance(value, COMPUTED)
 
 
+def _bad_objects(cls: Any) -> Iterator[str]:
+    for name, members in INSIDE.items():
+        if own := [member for member in members if hasattr(cls, member)]:
+            yield f"{', '.join(own)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
+    if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
+        yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
+
+
 def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in REQUIRED if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
     ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
-    for name, members in INSIDE.items():
-        if own := [member for member in members if hasattr(cls, member)]:
-            yield f"{', '.join(own)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
-    if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
-        yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)

@@ -109,6 +109,12 @@ BROKEN = {
         + "    def measure(",
         "depends on the other rows",
     ),
+    "figures that are said to be means": (
+        "statistics",
+        "    def measure(",
+        having("scoring", "Means", "def figures(self, totals):\n    return totals[:, :2]") + "    def measure(",
+        "other than means",
+    ),
     "sections that need two users": (
         "reports",
         "    def measure(",
