@@ -165,7 +165,7 @@ def notices(plan: Plan) -> Iterator[str]:
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
         yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
-        if note := plan.benchmark.note_on_baselines:
+        if note := plan.benchmark.configuration.note:
             yield note
         return
     provider = plan.found.provider
