@@ -137,6 +137,13 @@ def share(selection: Selection, users: int) -> float:
     return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(selection)[1]
 
 
+def whole_of(name: str, part: str | None) -> str | None:
+    """Return the name of the run that a run with this name is a part of; None if it is whole, or has a name of its
+    own."""
+    ending = f".part{part.replace('/', 'of')}" if part else ""
+    return name.removesuffix(ending) if ending and name.endswith(ending) else None
+
+
 def part_of(selection: Selection) -> tuple[int, int]:
     """Return which part of how many a selection is, from 1; (1, 1) without parts."""
     number, parts = selection.get("part", "1/1").split("/")
