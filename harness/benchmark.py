@@ -248,8 +248,7 @@ class Records:
 
     def repairs(self, record: JSON) -> Iterable[str]:
         """Return the kinds of repairs that a user's replies needed."""
-        found: Sequence[str] = record["repairs"]
-        return found
+        return (*record["repairs"],)
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return flat rows of one record for tables and frames: one per step, or one per user if there are no
@@ -566,8 +565,6 @@ class Benchmark:
         """Write a line to the run's log, without showing it."""
         self.logged.append(text)
 
-    # Required
-
     @abstractmethod
     def parse(self, line: JSON, subset: str) -> Task:
         """Return the task of one decoded line of a tasks file.
@@ -575,7 +572,6 @@ class Benchmark:
         Raise `ValueError` with the expected value if a field is wrong; a missing field may raise `KeyError`. The
         harness adds the file, the line and the field that was read last.
         """
-        raise NotImplementedError
 
     @abstractmethod
     async def play(self, given: Any, chat: Chat) -> Any:
@@ -584,7 +580,6 @@ class Benchmark:
         Let `InvalidReply` pass: the answer is then None, and the outcome is its kind. Any other exception makes the
         user a failure.
         """
-        raise NotImplementedError
 
     @abstractmethod
     def measure(self, task: Task, answer: Any) -> Mapping[str, float | None]:
@@ -592,9 +587,6 @@ class Benchmark:
 
         `answer` is None if the model's reply could not be used. Values are finite and within the metric's bounds.
         """
-        raise NotImplementedError
-
-    # Optional: each has a default
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:

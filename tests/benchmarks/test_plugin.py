@@ -576,7 +576,7 @@ STATIC = {
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
     "a field that hides a method": ('user = "visitor"', 'warn = ("Detour",)', "warn: the harness calls this"),
     "a field that hides a property": ('user = "visitor"', "configuration = 3", "configuration: "),
-    "a member that belongs to an object": ('user = "visitor"', "card_figures = max", "belongs to the object `cards`"),
+    "a member that belongs to an object": ('user = "visitor"', "card = max", "belongs to the object `cards`"),
     "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
     "live figures of no metric": ('user = "visitor"', 'live = ("Hits",)', "live: 'Hits': no such metric"),
     "live figures that are no tuple": ('user = "visitor"', 'live = "Detour"', "live: expected a tuple"),
