@@ -175,7 +175,7 @@ def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
     return next(
         chain(
-            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_shown(cls), _bad_objects(cls), _bad_code(cls)
+            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_objects(cls), _bad_shown(cls), _bad_code(cls)
         ),
         None,
     )
@@ -249,8 +249,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
 
 def _bad_shown(cls: Any) -> Iterator[str]:
     names = metrics_of(cls)
-    for field in ("headline", "live"):
-        if not isinstance(chosen := getattr(cls, field), tuple | list):
+    for field, chosen in {"headline": cls.headline, "live": cls.scoring.live}.items():
+        if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"

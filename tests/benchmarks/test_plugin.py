@@ -578,8 +578,16 @@ STATIC = {
     "a field that hides a property": ('user = "visitor"', "configuration = 3", "configuration: "),
     "a member that belongs to an object": ('user = "visitor"', "card = max", "belongs to the object `cards`"),
     "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
-    "live figures of no metric": ('user = "visitor"', 'live = ("Hits",)', "live: 'Hits': no such metric"),
-    "live figures that are no tuple": ('user = "visitor"', 'live = "Detour"', "live: expected a tuple"),
+    "live figures of no metric": (
+        "class Hits(Scoring):",
+        'class Hits(Scoring):\n    live = ("Hits",)',
+        "live: 'Hits': no such metric",
+    ),
+    "live figures that are no tuple": (
+        "class Hits(Scoring):",
+        'class Hits(Scoring):\n    live = "Detour"',
+        "live: expected a tuple",
+    ),
     "a title that is none": ('name = "visits"', 'name = "visits"\n    title = 3', "title: expected text"),
     "no subset": ("subsets = {", "subset = {", "subsets: expected"),
     "a tasks file elsewhere": ('"visits/north.jsonl"', '"../north.jsonl"', "below the tasks folder"),

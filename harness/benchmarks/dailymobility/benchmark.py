@@ -21,6 +21,7 @@ from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, 
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
+from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
@@ -174,9 +175,6 @@ class UnplayedMode(Unplayed):
         self.messages()
 
 
-SCORE = "Score"
-
-
 def _divergence(metric: str) -> str:
     return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
 
@@ -270,17 +268,18 @@ class DailyMobility(Benchmark):
         *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
-    live = (SCORE, summary.PER_SLOT)
     scoring = summary.DayScoring()
     task_files = ProfileFiles()
     records = Days()
     cards = ResidentCards()
     imports = Imports(
-        upgraded=summary.upgraded, settings=_settings, runs_code=lambda of: bool(of.get("mode") == AgentMode.name)
+        upgraded=summary.upgraded,
+        settings=_settings,
+        runs_code=lambda identity: bool(identity.get("mode") == AgentMode.name),
+        same_note=True,
     )
     user = "resident"
     language = "zh"
-    same_note = True  # the requests of results that exist
     floor = "commuter"
     key_field = "id"
     invalid_as = "Invalid days count as stayed home with the intention other"

@@ -43,8 +43,8 @@ HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}
 COARSER = 5
 """Bins of the aligned protocol that a bar of a picture stands for."""
-PER_SLOT = "JSD_per_slot"
-NAMES = {FINAL: "Score", **{metric: f"JSD_{metric}" for metric in METRICS}}
+SCORE, PER_SLOT = "Score", "JSD_per_slot"
+NAMES = {FINAL: SCORE, **{metric: f"JSD_{metric}" for metric in METRICS}}
 """Figure -> its name among the metrics of a report."""
 
 
@@ -53,6 +53,7 @@ class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
     has_intervals = True
+    live = (SCORE, PER_SLOT)
     truth: GroundTruth | None = None
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:

@@ -163,14 +163,13 @@ class StreamProfile(Benchmark):
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
     language = "zh"
-    same_note = True  # the requests of results that exist
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
     scoring = summary.StepScoring()
     task_files = StepFiles()
     records = Steps()
     cards = UserCards()
-    imports = Imports(authors, published, summary.upgraded)
+    imports = Imports(authors, published, summary.upgraded, same_note=True)
 
     @dataclass(frozen=True)
     class Settings:
