@@ -43,6 +43,7 @@ SHIPPED = (
     "pages",
     "show",
     "verify",
+    "check",
     "ray",
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""

@@ -32,7 +32,6 @@ COMMANDS: Mapping[str, str] = {
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
-    "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},
     **{name: command.does for feature in features() for name, command in feature.commands.items()},
     TRUST: "allow the settings file and the providers file of this folder, as they are now",
