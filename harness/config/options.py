@@ -166,7 +166,7 @@ def _add_endpoint(group: argparse._ArgumentGroup) -> None:
     add(group, "--api-url --api_url --base-url URL", words, type=filled, action="append")
     add(group, "--api-key --api_key KEY", "visible in the process list: better use a file or a variable")
     add(group, "--api-key-file FILE", "a file that holds the key", type=Path)
-    add(group, "--provider NAME", "a provider in the providers file (docs/providers.md)", type=filled)
+    add(group, "--provider NAME", "a provider in the providers file", type=filled)
     words = "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)"
     add(group, "--providers FILE", words, type=Path)
     words = "additional header for every request; may be repeated"

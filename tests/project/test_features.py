@@ -84,6 +84,10 @@ def test_every_folder_is_in_the_list() -> None:
 def test_no_other_code_names_a_feature() -> None:
     """Neither its modules nor its flags."""
     flags = {flag for path in FEATURES.glob("*/__init__.py") for flag in FLAG.findall(path.read_text(encoding="utf-8"))}
+    core = [
+        path.read_text(encoding="utf-8") for room in ("commands", "config") for path in (HARNESS / room).glob("*.py")
+    ]
+    flags -= {flag for source in core for flag in OWN_FLAG.findall(source)}  # a command of the core has the same
     assert {"--reuse", "--otel", "--metrics-port"} <= flags
     for path in (ROOT / "harness").rglob("*.py"):
         source = path.read_text(encoding="utf-8")

@@ -158,7 +158,8 @@ def test_another_run_is_another_entry(change: str, finished: Path, tmp_path: Pat
         files = load_run(tmp_path / "二").files
     else:
         files = type(files)(saved_copy(run, tmp_path).files.folder, "zhihu")
-        files.report("json").write_bytes(run.files.report("json").read_bytes())
+        report = orjson.loads(run.files.report("json").read_bytes())
+        files.report("json").write_bytes(orjson.dumps(report | {"subset": "zhihu"}))
     assert trackers.entry(SavedRun(files, manifest)).id != trackers.entry(run).id
 
 
