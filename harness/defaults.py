@@ -46,7 +46,7 @@ BYTES_PER_STEP = 6 * 1024
 
 BASELINE_PREFIX = "baseline/"
 EMBEDDED = "embedded"
-"""The endpoint, in files, of baselines that the harness serves to itself."""
+"""The endpoint, in files, of baselines that the harness answers itself."""
 
 OPENAI_URL = "https://api.openai.com/v1"
 

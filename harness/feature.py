@@ -44,6 +44,7 @@ SHIPPED = (
     "show",
     "verify",
     "check",
+    "serve",
     "ray",
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""

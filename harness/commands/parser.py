@@ -37,7 +37,6 @@ COMMANDS: Mapping[str, str] = {
     TRUST: "allow the settings file and the providers file of this folder, as they are now",
     "config": "show the options that a command would have, and where each value comes from",
     "completion": "print a script that lets a shell complete commands, options and run names",
-    "serve": "serve the baseline models, with latency and faults on demand",
 }
 
 

@@ -41,7 +41,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
+    """One configuration over its subsets. `found` is None for baselines, which the harness answers itself.
 
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
