@@ -7,7 +7,7 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -235,8 +235,14 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield from (f"{name}: {shown(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
-    secondary = [metric.name for metric in cls.secondary]
-    names = [*(metric.name for metric in cls.metrics), *secondary]
+    names = [metric.name for metric in (*cls.metrics, *cls.secondary)]
+    yield from _bad_names(names)
+    yield from _unknown_metrics(cls, names)
+    if cls.secondary and type(cls.scoring) is Means:
+        yield "secondary: nothing gives them a value: write a `scoring` that does"
+
+
+def _bad_names(names: Sequence[Any]) -> Iterator[str]:
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
             yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
@@ -244,17 +250,18 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield "metrics: duplicate name"
     if taken := [name for name in names if name.casefold() in TABLES]:
         yield f"metrics: {shown(taken[0])}: `stats` uses this name for something else: rename it"
-    if unknown := [
-        metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
-    ]:
+
+
+def _unknown_metrics(cls: Any, names: Sequence[str]) -> Iterator[str]:
+    """Yield what names a metric that is not there."""
+    ranked_by = [metric.ranked_by for metric in (*cls.metrics, *cls.secondary)]
+    if unknown := [name for name in ranked_by if name not in ("", *names)]:
         yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
     for field in ("headline", "live"):
         if not isinstance(chosen := getattr(cls, field), tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
-    if secondary and type(cls.scoring) is Means:
-        yield "secondary: nothing gives them a value: write a `scoring` that does"
 
 
 def _bad_text(metric: Metric) -> str | None:
@@ -280,13 +287,19 @@ def _bad_code(cls: Any) -> Iterator[str]:
             yield f"{name}: expected an object of a class that extends {kind.__name__}"
         if moved := [member for member in members if hasattr(cls, member)]:
             yield f"{', '.join(moved)}: belongs to the object `{name}`, a {kind.__name__}: move or rename yours"
+    yield from _bad_settings(cls)
+
+
+def _bad_settings(cls: Any) -> Iterator[str]:
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)
     except settings.BadSettings as error:
         yield str(error)
+        return
     except Exception as error:  # of the author's annotations, not ours
         yield f"Settings: {described(error)}"
+        return
     for name, kind in kinds.items():
         if name in RUN_FACTS:
             yield f"Settings.{name}: reports use this name for something else: rename it"

@@ -23,7 +23,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
 from harness.engine.extension import Extension
-from harness.engine.lane import Lane, Play, play_here
+from harness.engine.lane import Lane, LanePlan, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, open_transport
@@ -235,15 +235,17 @@ def lane_of(
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
     return Lane(
-        plan.name,
+        LanePlan(
+            plan.name,
+            plan.selection["sample_seed"],
+            one.account.tuning.concurrency,
+            tuning.durability == "power",
+            plan.allow_invalid or plan.found is None,
+        ),
         findings,
         caller,
-        seed=plan.selection["sample_seed"],
-        requested=one.account.tuning.concurrency,
-        power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
         play=play,
         extensions=one.extensions,
-        allow_invalid=plan.allow_invalid or plan.found is None,
     )
