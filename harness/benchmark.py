@@ -456,6 +456,9 @@ class Benchmark:
     """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function returns the text
     of a reply to the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
 
+    waived: ClassVar[Mapping[str, str]] = {}
+    """Checks of `check-benchmark` that this benchmark may fail, by name, each with the reason, which is printed."""
+
     floor: ClassVar[str] = ""
     """The baseline that `run --demo` uses if no model is named; by default the first of `baselines`."""
 

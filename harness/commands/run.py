@@ -20,7 +20,7 @@ from harness.commands import reeval
 from harness.commands.launch import launch
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
-from harness.config.plan import Plan
+from harness.config.plan import Plan, Terms, Way
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine.extension import Extension
@@ -203,18 +203,17 @@ def _plan(
         sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
         tasks=tasks,
         results=args.results_dir,
-        found=model.found,
+        way=Way(
+            model.found,
+            model.price,
+            providers_file=str(args.providers.resolve()) if args.providers else None,
+            headers=tuple(name for name, _ in args.extra_header),
+            address_from="--api-url" if args.api_url else None,
+            ca_file=args.ca_file,
+        ),
         tuning=tuning,
         selection=selection,
-        allowed=frozenset(args.allow),
-        restart=args.restart,
-        providers_file=str(args.providers.resolve()) if args.providers else None,
-        headers=tuple(name for name, _ in args.extra_header),
-        address_from="--api-url" if args.api_url else None,
-        ca_file=args.ca_file,
-        price=model.price,
-        primary=args.primary,
-        allow_invalid=args.allow_invalid,
+        terms=Terms(frozenset(args.allow), args.restart, primary=args.primary, allow_invalid=args.allow_invalid),
     )
 
 

@@ -240,7 +240,7 @@ def lane_of(
             plan.selection["sample_seed"],
             one.account.tuning.concurrency,
             tuning.durability == "power",
-            plan.allow_invalid or plan.found is None,
+            plan.terms.allow_invalid or plan.found is None,
         ),
         findings,
         caller,

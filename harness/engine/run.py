@@ -228,7 +228,7 @@ def _old(plan: Plan, files: RunFiles, old: Manifest | None, label: str, emit: Em
         return None
     if (had := old.repeats) > plan.repeats:
         raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
-    if plan.primary not in (None, began := old.provenance.get("primary")):
+    if plan.terms.primary not in (None, began := old.provenance.get("primary")):
         kept = f"began with --primary {began}" if began else "began without --primary"
         raise BadInput(
             f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
@@ -240,7 +240,7 @@ def _go_on(run: Run, plan: Plan) -> None:
     """Begin to play users who are left, as the run's manifest now is."""
     manifest, store = run.manifest, run.store
     for feature in features():
-        feature.check(store.files, manifest, plan.allowed)
+        feature.check(store.files, manifest, plan.terms.allowed)
     check_measure(plan.benchmark, run.task(int(run.remaining[0])))
     manifest.state, manifest.results_sha256 = RUNNING, None
     manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users

@@ -120,9 +120,9 @@ class Session:
             logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
             held.callback(remove_folder, plan.folder, {*logs, *plan.benchmark.all_files})  # if no run is left in it
         for earlier in runs_in(plan.folder):
-            if not (earlier.subset in stores and (plan.restart or is_bare(earlier))):
-                same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
-        if plan.restart:
+            if not (earlier.subset in stores and (plan.terms.restart or is_bare(earlier))):
+                same_identity(load(earlier.manifest), plan.identity(), plan.terms.allowed, plan.folder)
+        if plan.terms.restart:
             for store in stores.values():
                 store.set_aside_everything(own_logs(store.files))
         self.runs = [

@@ -375,6 +375,7 @@ WAYS = {
     "ui/progress.py": {"stderr"},  # to ask whether it is a terminal
     "benchmarks/dailymobility/agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
     "benchmarks/dailymobility/agents/classes.py": {"stderr"},  # likewise
+    "benchmarks/dailymobility/agents/prompt.py": {"print"},  # likewise
     "benchmarks/dailymobility/agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
 }
 CALLS = {"print", "pprint", "input", "Console", "SharedConsole", "StreamHandler", "basicConfig", "print_exc"}

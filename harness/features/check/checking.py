@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from itertools import cycle, islice
@@ -133,17 +133,37 @@ def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> As
     return ask
 
 
-def results(subject: Subject) -> Iterator[tuple[str, str | None]]:
-    """Yield each check's name and its findings, None for none. An exception is a finding."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check has found, None for nothing. `waived` is the reason why its findings are no breach: an exception
+    is one all the same."""
+
+    check: str
+    wrong: str | None
+    waived: str | None = None
+
+
+def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Result]:
+    """Yield the result of each check. An exception is a finding.
+
+    A finding is shown once: `seen` has those of earlier checks, and where they were.
+    """
+    seen = {} if seen is None else seen
     for name, check in CHECKS.items():
-        found: list[str] = []
+        found, waived = list[str](), subject.benchmark.waived.get(name)
         try:
             found += islice(check(subject), FEW)
         except HarnessError as error:
             found.append(str(error))
+            waived = None
         except Exception as error:  # the author's code where nothing guards it, or an assumption of a check
             found.append(described(error))
-        yield name, "; ".join(found) or None
+            waived = None
+        earlier = {one: place for one in found for text, place in seen.items() if text in one}
+        new = [one for one in found if one not in earlier]
+        again = [f"fails as {place} does" for place in dict.fromkeys(earlier.values())]
+        seen |= dict.fromkeys(new, f"{subject.subset}, {name}")
+        yield Result(name, "; ".join(new or again) or None, waived)
         if found and name in FIRST:
             return
 
@@ -168,6 +188,11 @@ def declaration(subject: Subject) -> Iterator[str]:
     """A class declares all that is required, and a report can save it."""
     if wrong := registry.undeclared(type(subject.benchmark)):
         yield wrong
+    waived = subject.benchmark.waived
+    if unknown := [name for name in waived if name not in CHECKS.keys() - FIRST]:
+        yield f"waived: {unknown[0]} is no check that can be waived: these are {', '.join(CHECKS.keys() - FIRST)}"
+    if bare := [name for name, reason in waived.items() if type(reason) is not str or not reason.strip()]:
+        yield f"waived: {bare[0]}: expected the reason"
     orjson.dumps(typed.declared(type(subject.benchmark)))
 
 
@@ -211,15 +236,33 @@ def no_answer(subject: Subject) -> Iterator[str]:
 
 def bad_lines(subject: Subject) -> Iterator[str]:
     """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
+    told = set()
     for number, line in enumerate(subject.decoded[:FEW], 1):
         subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
         for path in line_changes.paths(line):
-            wrong = _refusal(subject, number, line_changes.without(line, path))
-            name = path[0]
-            if len(path) == 1 and name in watched.read and wrong is not None and f"field {name}" not in wrong:
-                yield f"line {number} without {name}: the error does not name the field: {wrong}"
-            for value in line_changes.OTHER_TYPES:
-                _refusal(subject, number, line_changes.replaced(line, path, value))
+            if path not in told and (wrong := _bad_field(subject, number, path, watched.read)):
+                told.add(path)  # a field's other values, and other lines, most likely have the same mistake
+                yield wrong
+
+
+def _bad_field(subject: Subject, number: int, path: tuple[str | int, ...], read: Container[str]) -> str | None:
+    """Return what is wrong once a field of a line is missing, or of another type; None for nothing."""
+    line, name = subject.decoded[number - 1], path[0]
+    try:
+        wrong = _refusal(subject, number, line_changes.without(line, path))
+        if (
+            len(path) == 1
+            and isinstance(name, str)
+            and name in read
+            and wrong is not None
+            and f"field {name}" not in wrong
+        ):
+            return f"line {number} without {name}: the error does not name the field: {wrong}"
+        for value in line_changes.OTHER_TYPES:
+            _refusal(subject, number, line_changes.replaced(line, path, value))
+    except HarnessError as error:
+        return str(error)
+    return None
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:

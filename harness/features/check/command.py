@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import warnings
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.feature import how_to_get
 from harness.features.check import checking
-from harness.features.check.checking import Model, Subject
+from harness.features.check.checking import Model, Result, Subject
 from harness.ui.console import console
 
 USERS = 20
@@ -34,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("once")  # not again for each user and subset
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # the checks report it
+        return _checked(args)
+
+
+def _checked(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
     needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}
@@ -42,18 +50,27 @@ def execute(args: argparse.Namespace) -> int:
         first = next(iter(absent.values()))
         raise BadInput(f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir")
     say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
+    seen, notes = dict[str, str](), dict[str, list[str]]()
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"
         if missing:
             say(f"{label}: not checked: {missing} does not exist")
             continue
         subject = subject_of(cls, subset, folder, models)
-        for name, wrong in checking.results(subject):
-            say(f"{label}: {name}: {wrong or 'OK'}")
-            code = 1 if wrong else code
+        for one in checking.results(subject, seen):
+            say(f"{label}: {one.check}: {_verdict(one)}")
+            code = 1 if one.wrong and not one.waived else code
         if unmade := checking.unmade(subject):
-            say(f"{label}: note: {unmade}")
+            notes.setdefault(unmade, []).append(subset)
+    for note, subsets in notes.items():
+        say(f"{cls.name}, {', '.join(subsets)}: note: {note}")
     return code
+
+
+def _verdict(one: Result) -> str:
+    if one.waived:
+        return f"waived ({one.waived}): {one.wrong}" if one.wrong else f"OK (the waiver is not needed: {one.waived})"
+    return one.wrong or "OK"
 
 
 def _replies(path: Path) -> list[str]:

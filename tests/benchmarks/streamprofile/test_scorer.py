@@ -311,12 +311,12 @@ def test_bound_of_runs_that_shared_an_account_says_so() -> None:
 
 
 def test_run_held_up_by_its_event_loop_says_so() -> None:
-    """With the page that has the remedies; reports of before have no such words."""
+    """With the command that has the remedies; reports of before have no such words."""
     took = {"seconds": 90.0, "slots": 4.0, "lower_bound_seconds": 60.0, "ratio": 1.5}
     assert used.bottleneck(took) is None
     words = used.bottleneck(took | {"event_loop": 0.97}) or ""
     assert "97%" in words.replace(" ", "")
-    assert "docs/scale.md" in words
+    assert "harness run --help" in words
     assert words in (used.session(took | {"event_loop": 0.97}, "user") or "")
 
 
