@@ -15,9 +15,9 @@ from tests.support import ROOT
 PACKAGE = ROOT / "harness"
 
 WORDS = {"model", "errors", "printable", "defaults", "cost"}
-LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
+LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
-CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
+CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
 ROOMS = CORE | {"store", "feature", "endpoint", "report", "ui", "config"}
 MAY_IMPORT = {
     "model": set(),
@@ -29,11 +29,13 @@ MAY_IMPORT = {
     "benchmarks.files": {"errors"},
     "benchmarks.records": WORDS,
     "benchmarks.parsing": WORDS,
+    "benchmarks.template": WORDS | {"benchmarks.files"},
     "benchmarks.user_code": WORDS,
     "benchmarks.settings": WORDS | {"benchmarks.files", "benchmarks.user_code"},
     "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
     "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
-    "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
+    "agents": WORDS | LEAVES | PROTOCOL | {"scoring"},
+    "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring", "agents"},
     "store": CORE,
     "feature": WORDS | {"store", "benchmark"},
     "endpoint": CORE,
@@ -139,7 +141,7 @@ def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Pat
     (tmp_path / "benchmarks").mkdir()
     for name in ("settings", "registry"):
         (tmp_path / "benchmarks" / f"{name}.py").write_text(
-            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import template, files\n",
+            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import cards, files\n",
             encoding="utf-8",
         )
     assert [line.partition(" ")[2] for line in breaches(tmp_path)] == [

@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import structs
 
+from harness import agents
+from harness.agents import KEPT, AgentFile, Runner, load_agent
+from harness.agents.city import City, load_city
+from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
+from harness.agents.llm import no_reply
 from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
-from harness.benchmarks.dailymobility import agents, groundtruth, plan, summary, synth, task
-from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
-from harness.benchmarks.dailymobility.agents.llm import no_reply
+from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.cards import ResidentCards
-from harness.benchmarks.dailymobility.city import City, load_city
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.parsing import FINAL_REASONS

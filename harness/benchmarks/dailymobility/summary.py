@@ -12,9 +12,9 @@ import numpy as np
 import orjson
 from msgspec import UNSET
 
+from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmark import Sums
 from harness.benchmarks.dailymobility import scores
-from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
     BINS,
