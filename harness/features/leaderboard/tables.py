@@ -17,7 +17,7 @@ from harness.benchmarks import registry
 from harness.features.leaderboard.ranking import Rank
 from harness.features.leaderboard.reports import Declared, Scored, Value, declared_of
 from harness.model import Published
-from harness.report.grid import Place
+from harness.report.grid import Standing
 
 AVERAGE = "Avg."
 MEAN = "mean of the subsets"
@@ -93,7 +93,7 @@ class Figure:
     complete: bool
     alike: tuple[str, ...] | None
     report: Scored | None = None
-    place: Place | None = None
+    place: Standing | None = None
     by: Value | None = None
     following: float | None = 1.0
     is_rankable: bool = True
@@ -364,14 +364,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
     """Return the rows with the best and second best of each column marked, by the values that rank as they are shown:
     what looks equal is equal. Runs without skill have no mark."""
-    places: dict[tuple[int, str], Place] = {}
+    places: dict[tuple[int, str], Standing] = {}
     for column, group in groups(rows, columns):
         shown = {
             number: metric.shown(figure.ranked)
             for number, figure in group.items()
             if figure.ranked is not None and figure.skilled
         }
-        best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
+        best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Standing, strict=False))
         places |= {(number, column): best[value] for number, value in shown.items() if value in best}
     return tuple(
         replace(
