@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from harness.benchmarks import registry
 from harness.config import options, secrets, settings_file, user_files
-from harness.config.settings_file import Place
+from harness.config.settings_file import FileKey
 from harness.feature import features
 from harness.printable import on_one_line
 
@@ -50,7 +50,7 @@ class Parsed:
     parser: argparse.ArgumentParser
     args: argparse.Namespace
     words: Sequence[str]
-    settings: Mapping[str, Place]
+    settings: Mapping[str, FileKey]
 
 
 def parsed(arguments: Sequence[str]) -> Parsed:
