@@ -79,7 +79,7 @@ def _whole(run: SavedRun, tasks: Path, chosen: VerifyOptions, beat: Callable[[],
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
     opened = _index(benchmark, run.files.subset, tasks, chosen.results, manifest.repeats)
     with closing(opened) as index, asyncio.Runner() as loop:
-        player = replayed.Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        player = replayed.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
     users, records = index.users(check.expected), index.users(check.done)
