@@ -26,7 +26,7 @@ from harness.errors import BadInput, HarnessError
 from harness.features.leaderboard import prompts
 from harness.features.leaderboard.footnotes import bounded
 from harness.features.leaderboard.ranking import Rank, Stratum, ranks, stratum
-from harness.features.leaderboard.reports import Scored, Value
+from harness.features.leaderboard.reports import MetricValue, Scored
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread, groups, own_groups
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments, parts
@@ -238,14 +238,16 @@ def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], reco
 
 def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
     values = tuple(figure.shown.value for row in rows if (figure := row.figures[table.last]))
-    return Spread(tuple(row.name for row in rows), values, _shown(table, Value(fmean(values)), rows, records))
+    return Spread(tuple(row.name for row in rows), values, _shown(table, MetricValue(fmean(values)), rows, records))
 
 
-def _shown(table: MetricTable, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+def _shown(table: MetricTable, mean: MetricValue, rows: Sequence[Row], records: _Records) -> Interval | None:
     return _interval(table, table.metric.ranked_by or table.metric.name, mean, rows, records)
 
 
-def _interval(table: MetricTable, metric: str, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+def _interval(
+    table: MetricTable, metric: str, mean: MetricValue, rows: Sequence[Row], records: _Records
+) -> Interval | None:
     """Return the 95 % interval of the mean of a metric over some runs of the same subsets, on the users that all
     have."""
     subsets, names = rows[0].over, [row.name for row in rows]

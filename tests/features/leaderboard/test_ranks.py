@@ -17,7 +17,7 @@ from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.features.leaderboard import charts
-from harness.features.leaderboard.reports import Value, read
+from harness.features.leaderboard.reports import MetricValue, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, Row, own_groups, tables
 from harness.features.leaderboard.tables import main as main_tables
 from harness.features.leaderboard.uncertainty import with_uncertainty
@@ -197,7 +197,7 @@ def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: To
 
 def test_runs_of_other_subsets_do_not_compare() -> None:
     """Also where the files of two subsets are the same."""
-    figure = Figure(Value(0.5), True, ("prompt", "tasks"), by=Value(0.5))
+    figure = Figure(MetricValue(0.5), True, ("prompt", "tasks"), by=MetricValue(0.5))
     rows = [Row(name, {}, (), figure, subsets) for name, subsets in (("a", ("x",)), ("b", ("y",)), ("c", ("x",)))]
     assert [(subsets, list(group)) for subsets, group in own_groups(rows)] == [(("x",), [0, 2])]
 

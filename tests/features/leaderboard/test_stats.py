@@ -29,7 +29,7 @@ from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.features.leaderboard.footnotes import notes
-from harness.features.leaderboard.reports import Scored, Value, declared_of, read
+from harness.features.leaderboard.reports import MetricValue, Scored, declared_of, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.features.leaderboard.workbooks import workbooks
 from harness.report.grid import Grid, Number, Standing, latex, markdown
@@ -124,7 +124,7 @@ def scored(
         answers=200,
         invalid=0,
         usage={},
-        values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else Value(value)),
+        values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else MetricValue(value)),
         following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
         chance={},
         **facts,
@@ -173,16 +173,21 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
 @pytest.mark.parametrize(
     ("metric", "recall", "f1", "place"),
     [
-        ("Recall", Value(0.4, (0.3, 0.5)), Value(0.1), Standing.BEST),  # another headline figure does not matter
-        ("Recall", Value(0.4, (0.2, 0.5)), Value(0.4), None),  # chance is in the interval
-        ("Recall", Value(0.4), Value(0.4), Standing.BEST),  # without one the figure decides
-        ("Error_Viral", Value(0.4, (0.3, 0.5)), Value(0.4, (0.3, 0.5)), Standing.BEST),
-        ("Error_Viral", Value(0.4, (0.3, 0.5)), Value(0.2), None),  # keeps tags, and finds none
-        ("FWT Recall", Value(0.2), Value(0.4), None),
+        (
+            "Recall",
+            MetricValue(0.4, (0.3, 0.5)),
+            MetricValue(0.1),
+            Standing.BEST,
+        ),  # another headline figure does not matter
+        ("Recall", MetricValue(0.4, (0.2, 0.5)), MetricValue(0.4), None),  # chance is in the interval
+        ("Recall", MetricValue(0.4), MetricValue(0.4), Standing.BEST),  # without one the figure decides
+        ("Error_Viral", MetricValue(0.4, (0.3, 0.5)), MetricValue(0.4, (0.3, 0.5)), Standing.BEST),
+        ("Error_Viral", MetricValue(0.4, (0.3, 0.5)), MetricValue(0.2), None),  # keeps tags, and finds none
+        ("FWT Recall", MetricValue(0.2), MetricValue(0.4), None),
     ],
 )
 def test_run_that_is_not_better_than_chance_is_never_marked(
-    metric: str, recall: Value, f1: Value, place: Standing | None
+    metric: str, recall: MetricValue, f1: MetricValue, place: Standing | None
 ) -> None:
     """In the table of a headline figure by that figure, in any other by all of them; others take the place."""
     lower = metric.startswith("Error")
@@ -331,11 +336,11 @@ def test_a_report_is_read_with_what_tables_need(tmp_path: Path) -> None:
     found = read(write(tmp_path, "one", run={"ratio": 0.5}))
     assert not found.complete
     assert {name: value for name, value in found.values.items() if name in WANTED} == {
-        "Recall": Value(0.34625, (0.3, 0.4), 40),
-        "Error_Peer": Value(0.125, (0.1, 0.2), 39),
+        "Recall": MetricValue(0.34625, (0.3, 0.4), 40),
+        "Error_Peer": MetricValue(0.125, (0.1, 0.2), 39),
         "F1^NS": None,
-        "F1^NS (release code)": Value(0.25),
-        "FWT Error_Peer": Value(-0.015, (-0.02, 0.01), 31),
+        "F1^NS (release code)": MetricValue(0.25),
+        "FWT Error_Peer": MetricValue(-0.015, (-0.02, 0.01), 31),
     }
     assert found.about == "vendor/模型, own prompt, share 0.5, synthetic tasks"
 
