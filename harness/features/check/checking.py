@@ -293,7 +293,7 @@ def unreachable_truth(subject: Subject) -> Iterator[str]:
             other = _other_truth(subject, task, number, copies)
             after = subject.requests(other, number) if other else before
             if leaks := [name for name in before if after[name] != before[name]]:
-                yield f"line {number}: {line_changes.shown(path)} changes the truth and, with {leaks[0]}, a request"
+                yield f"line {number}: {line_changes.path_text(path)} changes the truth and, with {leaks[0]}, a request"
 
 
 def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSON]) -> bytes | None:
