@@ -164,7 +164,7 @@ def notices(plan: Plan) -> Iterator[str]:
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
         yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"
-        if note := plan.benchmark.note_on_baselines:
+        if note := plan.benchmark.configuration.note:
             yield note
         return
     provider = plan.found.provider

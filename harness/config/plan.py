@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from harness import __version__, defaults
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
 from harness.config import hash_seed
 from harness.config.address import Found, key_check
@@ -136,15 +136,15 @@ class Plan:
             "prompt_version": self.benchmark.version,
             "model": model,
             "sampling": sampling,
-            "settings": self.benchmark.identity(),
-            "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
+            "settings": self.benchmark.configuration.identity,
+            "files": {name: sha256(content).hexdigest() for name, content in kept_files(self.benchmark).items()},
         }
 
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
-        own, origin = self.benchmark.source, self.benchmark.origin
+        own, origin = self.benchmark.configuration.path, self.benchmark.origin
         files = settings.files(self.benchmark.settings) if origin else {}  # a shipped benchmark's are next to `source`
-        plays_code = self.benchmark.runs_code(self.benchmark.identity())
+        plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
         made: Provenance = {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -170,3 +171,9 @@ print("loaded", *({SLOW} & set(sys.modules)))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()[-1].split()) == {"loaded", "harness.cli", *loaded}
+
+
+def test_nothing_asks_which_methods_a_benchmark_overrides() -> None:
+    """Flags of its objects say what they are (docs/design.md, section 2)."""
+    asks = re.compile(r"\bis (not )?(Benchmark|Scoring|Means|Records|Cards|TaskFiles)\.\w")
+    assert [file.name for file in PACKAGE.rglob("*.py") if asks.search(file.read_text(encoding="utf-8"))] == []

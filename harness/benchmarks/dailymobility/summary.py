@@ -13,7 +13,7 @@ import orjson
 from msgspec import UNSET
 
 from harness.agents.day import INTENTIONS, SLOTS
-from harness.benchmark import Sums
+from harness.benchmark import Scoring
 from harness.benchmarks.dailymobility import scores
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
@@ -47,7 +47,7 @@ NAMES = {FINAL: "Score", **{metric: f"JSD_{metric}" for metric in METRICS}}
 """Figure -> its name among the metrics of a report."""
 
 
-class DayScoring(Sums):
+class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
     has_intervals = True

@@ -18,13 +18,13 @@ from zlib import crc32
 import numpy as np
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Task
+from harness.benchmark import VALID, Benchmark, Means, Task
 from harness.benchmarks import registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.cards import ReportCards
-from harness.benchmarks.derived import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.overview import page
+from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described, guarded
 from harness.engine import play
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
@@ -212,10 +212,10 @@ def settings_again(subject: Subject) -> Iterator[str]:
                 made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
             except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
-            identity = orjson.loads(orjson.dumps(made.identity()))
-            if identity == benchmark.identity():
+            identity = orjson.loads(orjson.dumps(made.configuration.identity))
+            if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
-            if cls.settings_from(identity, own_settings.files(made.settings)) != made.settings:
+            if own_settings.of_run(cls, identity, own_settings.files(made.settings)) != made.settings:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 
@@ -362,8 +362,14 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
     if not _close(whole, np.vstack([rows_of(benchmark, [record])[0] for record in records])).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
     totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
-    if not _close(figures_of(benchmark, totals), np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
+    figures = figures_of(benchmark, totals)
+    if not _close(figures, np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
         yield "figures: a row of the result depends on the other rows of totals"
+    if benchmark.scoring.is_mean:
+        with np.errstate(invalid="ignore"):
+            means = Means().figures(totals)[:, : figures.shape[1]]
+        if not _close(figures, means).all():
+            yield "figures: other than means, and `is_mean` says that they are"
     Figures(benchmark).uses(whole.shape[1])
     made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))
@@ -396,7 +402,9 @@ def reports(subject: Subject) -> Iterator[str]:
     made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
-            facts = RunFacts(subject.subset, "model", "check", benchmark.prompt, len(records) + missing, missing)
+            facts = RunFacts(
+                subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
+            )
             written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
             report = typed.read(typed.encoded(written))
             page(report)

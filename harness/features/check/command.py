@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.config import options
@@ -44,7 +44,8 @@ def execute(args: argparse.Namespace) -> int:
 def _checked(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}
+    find = cls.task_files.file_in
+    needed = {subset: [find(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets}
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         first = next(iter(absent.values()))

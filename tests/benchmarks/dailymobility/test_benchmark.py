@@ -192,7 +192,7 @@ def test_an_agent_that_fails_is_no_day(made: Callable[..., DailyMobility], data:
 
 def test_the_index_of_one_mode_does_not_serve_the_other(made: Callable[..., DailyMobility]) -> None:
     """Their chains have different lengths."""
-    assert made().task_version != made(COMMUTES).task_version
+    assert made().task_files.version != made(COMMUTES).task_files.version
 
 
 @pytest.mark.parametrize(

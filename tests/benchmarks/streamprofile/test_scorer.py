@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.benchmark import Metric
-from harness.benchmarks import derived, reports
+from harness.benchmarks import reports
 from harness.benchmarks import usage as used
-from harness.benchmarks.derived import Scorer, Totals
 from harness.benchmarks.overview import blocks, headline
 from harness.benchmarks.reports import Report, Value
+from harness.benchmarks.scorer import Scorer, Totals, bounds
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
 from harness.benchmarks.streamprofile.scores import PER_STEP
@@ -333,7 +333,7 @@ def test_bounds_take_the_missing_users_as_all_worst_or_all_best(
     value: float | None, users: int, missing: int, expected: list[float | None]
 ) -> None:
     """The lowest and highest mean that the missing users could still make."""
-    assert list(derived.bounds(Metric("m"), Value(value, None, users), missing)) == expected
+    assert list(bounds(Metric("m"), Value(value, None, users), missing)) == expected
 
 
 def test_only_an_incomplete_report_has_bounds() -> None:

@@ -101,7 +101,7 @@ BROKEN = {
         "    def measure(",
         having(
             "scoring",
-            "Sums",
+            "Scoring",
             "def statistics(self, records):\n    return [[len(records), 1] for _ in records]\n\n"
             "def figures(self, totals):\n    return totals",
         )
@@ -114,6 +114,12 @@ BROKEN = {
         having("scoring", "Means", "def figures(self, totals):\n    return super().figures(totals) + len(totals)")
         + "    def measure(",
         "depends on the other rows",
+    ),
+    "figures that are said to be means": (
+        "statistics",
+        "    def measure(",
+        having("scoring", "Means", "def figures(self, totals):\n    return totals[:, :2]") + "    def measure(",
+        "other than means",
     ),
     "sections that need two users": (
         "reports",
@@ -191,7 +197,9 @@ def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path: Path, tasks: Pat
     changed(
         file,
         "    def prepare(self):",
-        '    def identity(self):\n        return {"scale": self.settings.scale}\n\n    def prepare(self):',
+        "    def prepare(self):\n        from dataclasses import replace\n"
+        "        identity = {'scale': self.settings.scale}\n"
+        "        self.configuration = replace(self.configuration, identity=identity)\n",
     )
     assert "history_length: 4 leaves the identity of a run as it was" in wrong_with(file, "north", tasks)["settings"]
 
