@@ -7,7 +7,7 @@ import argparse
 from harness.config import options
 from harness.errors import BadInput
 from harness.features.compare import blocks as compare
-from harness.features.compare import pairs, plan, planning
+from harness.features.compare import pairs, planning
 from harness.features.compare.paired import RESAMPLES
 from harness.report import text, xlsx
 from harness.scoring.planning import POWER
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace) -> int:
         data = pairs.planned(chosen, planning.Plan(args.difference, power, args.family))
     else:
         data = pairs.compared(chosen, args.resamples)
-    blocks, sheets = (plan.blocks, plan.sheets) if args.plan else (compare.blocks, compare.sheets)
+    blocks, sheets = (planning.blocks, planning.sheets) if args.plan else (compare.blocks, compare.sheets)
     if args.out is not None:
         xlsx.write(args.out, sheets(data), outputs)
     if args.html is not None:

@@ -16,7 +16,7 @@ import pytest
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.features.leaderboard import charts
+from harness.features.leaderboard import overview
 from harness.features.leaderboard.reports import MetricValue, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, Row, own_groups, tables
 from harness.features.leaderboard.tables import main as main_tables
@@ -159,7 +159,7 @@ def test_picture_of_ranks_has_the_best_first_and_those_not_separable_in_one_colo
     """A series for each colour: a run is in one of them, with its interval."""
     reports = [read(path) for path in sorted(board.glob("*/eval_report_*.json"))]
     made = main_tables(with_uncertainty(tables(reports, with_published=False), board)[0])
-    (chart,) = charts.rankings(made[0])
+    (chart,) = overview.rankings(made[0])
     assert chart.x == ("recency (1)", "cooler (2-3)", "random (2-3)")
     first, others = (
         [value is not None and low is not None for value, low in zip(series.values, series.low, strict=True)]
