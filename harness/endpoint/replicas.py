@@ -24,7 +24,8 @@ SLACK, SLACK_PART = 2, 8
 FASTER, SMOOTHING = 1.25, 16
 """Ratio of mean latencies from which on one replica is clearly faster; answers over which such a mean forgets."""
 FULL_SECONDS, IN_A_ROW = 5.0, 3
-"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica aside."""
+"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica aside. So do as many
+refusals of requests that another answers: they are quick, so that the fewest in flight would attract all requests."""
 FIRST_PROBE, LONGEST_PROBE = 1.0, 30.0
 """Seconds between probes of a replica that is set aside: doubling from the first to the longest."""
 REMEMBERED = 2**14
