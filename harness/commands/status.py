@@ -18,8 +18,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import loaded
 from harness.benchmarks.usage import USAGE
 from harness.config import options
-from harness.cost import Cost
-from harness.cost import shown as money
+from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
 from harness.feature import features, pending
@@ -94,7 +93,7 @@ def _print(rows: list[JSON]) -> None:
 def _money(cost: JSON | None) -> str:
     """Return a cost for people, empty if it is not known."""
     of = msgspec.convert(cost, Cost | None)
-    return money([of.money]) if of and of.money else ""
+    return money_text([of.money]) if of and of.money else ""
 
 
 def _row(run: SavedRun) -> JSON:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cost import TOKENS, rounded, shown
+from harness.cost import TOKENS, money_text, rounded
 from harness.errors import REFUSED
 from harness.model import Money, Snapshot, Warned
 
@@ -161,9 +161,9 @@ def tokens(s: Snapshot) -> list[Piece]:
 
 def cost(s: Snapshot) -> list[Piece]:
     """Return what all saved replies cost, what is spent of a budget, and a projection to the end."""
-    parts = [Piece(shown(s.cost), 22)] if s.cost else []
+    parts = [Piece(money_text(s.cost), 22)] if s.cost else []
     parts += [Piece(f"budget {_of_budget(*s.budget)}", 30)] if s.budget else []
-    return [*parts, Piece(f"by the end {shown(s.projected_cost)}")] if s.projected_cost and s.eta else parts
+    return [*parts, Piece(f"by the end {money_text(s.projected_cost)}")] if s.projected_cost and s.eta else parts
 
 
 def _of_budget(spent: Money, cap: Money) -> str:

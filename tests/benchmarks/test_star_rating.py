@@ -20,7 +20,6 @@ from harness.benchmarks.scorer import Figures, Scorer
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
-from harness.serve.app import Options
 from tests.support import ROOT
 from tests.support.before import sheets
 from tests.support.embedded import served
@@ -347,6 +346,8 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None:
+    from harness.features.serve.app import Options
+
     whole = (floor.results / "four-stars" / "inference_results_yelp.jsonl").read_bytes()
     killed = floor.results / "killed"
     with served(Options(latency=0.05, baselines=_own())) as endpoint:

@@ -18,11 +18,10 @@ from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, shown

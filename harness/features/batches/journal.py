@@ -22,7 +22,7 @@ from harness.store.files import RunFiles
 
 FORMAT = 1
 
-Place = tuple[str, int, str, int]
+RequestKey = tuple[str, int, str, int]
 """Whose request it is: the user's key, which of its repeats; the request's digest, and how often it was sent before."""
 
 
@@ -65,7 +65,7 @@ class Submission:
 
     label: str
     wave: int
-    places: Sequence[Place]
+    places: Sequence[RequestKey]
     file: str | None = None
     batch: str | None = None
     ended: str | None = None
@@ -97,7 +97,7 @@ class _Line(msgspec.Struct):
     what: str
     label: str
     wave: int = 0
-    requests: tuple[Place, ...] = ()
+    requests: tuple[RequestKey, ...] = ()
     file: str | None = None
     batch: str | None = None
     status: str | None = None

@@ -20,7 +20,7 @@ from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.report import xlsx
-from harness.report.grid import Grid, Number, Place
+from harness.report.grid import Grid, Number, Standing
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
@@ -30,7 +30,7 @@ FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
 """Columns of a terminal that a run's name gets, however narrow it is."""
 GAP = 2
-STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
+STYLES = {None: "", Standing.BEST: "bold", Standing.SECOND: "underline"}
 
 EXAMPLES = (
     "harness stats",

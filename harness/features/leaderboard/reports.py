@@ -33,7 +33,7 @@ LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class MetricValue:
     """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one."""
 
     value: float
@@ -109,7 +109,7 @@ class Scored:
     invalid: int
     complete: bool
     usage: Mapping[str, int]
-    values: Mapping[str, Value | None]
+    values: Mapping[str, MetricValue | None]
     following: Mapping[str, float | None]
     chance: Mapping[str, float]
     limit: int | None = None
@@ -213,7 +213,8 @@ def checked(report: Report, path: Path) -> Scored:
         following={name: of.following(metric) for name, metric in _declared(report).items()},
         chance=report.chance,
         values={
-            name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
+            name: None if of.value is None else MetricValue(of.value, of.ci95, of.users)
+            for name, of in report.values.items()
         },
     )
 

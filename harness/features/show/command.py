@@ -10,7 +10,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.config import options
 from harness.errors import BadInput, shown
 from harness.features.show import users
-from harness.features.show.users import Wish
+from harness.features.show.users import ShowOptions
 from harness.model import Block, Quote, Verbatim
 from harness.report.text import rendered
 from harness.ui.console import console
@@ -56,8 +56,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _print(run: SavedRun, args: argparse.Namespace) -> bool:
     """Print a user of a run, or its first users; return whether there was anything to print."""
-    wish = Wish(args.full, args.with_posts, args.tasks_dir, args.results_dir)
-    blocks = users.of_user(run, wish, args.user) if args.user else users.first(run, wish, args.limit)
+    chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
+    blocks = users.of_user(run, chosen, args.user) if args.user else users.first(run, chosen, args.limit)
     if blocks:
         show(rendered(list(_with_lines(blocks, args.full)), max(console().width, NARROWEST)))
     return bool(blocks)

@@ -21,7 +21,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.analysis.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
-from harness.analysis.replayed import MISSHAPEN, Player, counted, unlike
+from harness.analysis.replayed import MISSHAPEN, Replayer, counted, unlike
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import reports
@@ -49,7 +49,7 @@ class Check:
     """The checks of one run, over its files as they are; nothing is changed."""
 
     def __init__(
-        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Player | None, beat: Beat
+        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Replayer | None, beat: Beat
     ) -> None:
         selection = run.manifest.selection
         self.expected = index.selected(selection)

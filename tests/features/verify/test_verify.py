@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from harness.analysis import selection
 from harness.analysis.checksums import LinesCheck
-from harness.analysis.replayed import Player
+from harness.analysis.replayed import Replayer
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -120,7 +120,7 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
             assert manifest is not None
             if state is not None:
                 manifest.state, manifest.results_sha256 = state, None
-            player = Player(benchmark, sampling_again(manifest), loop)
+            player = Replayer(benchmark, sampling_again(manifest), loop)
             check = Check(replace(run, manifest=manifest), benchmark, index, player, lambda: None)
             return next(check.findings(), None) or next(iter(check.notes), None)
 
