@@ -681,6 +681,7 @@ def test_what_fails_later_names_the_benchmark_and_loses_nothing(
 
 @pytest.mark.parametrize("what", ["raise ValueError('no card')", "yield 'a card'", "yield Quote('a', 5)"])
 def test_a_card_that_fails_costs_the_page_alone(harness: Commands, tasks: Path, file: Path, what: str) -> None:
+    pytest.importorskip("harness.features.pages")
     changed(file, "for reply in replies:", f"{what}\n        for reply in replies:")
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks)
     assert "the page could not be made: benchmark visits, user 0, card: " in harness.err
