@@ -62,27 +62,33 @@ Warn = Callable[[TransportFault, int], None]
 """Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on one."""
 
 
-class Rivals(Protocol):
-    """Tries of one request at the same time."""
+class NotNow(Exception):
+    """Raised by a part of a try that does not let it go out now."""
 
-    def admitted(self) -> bool:
-        """Note that a try has its slot; return whether it is still wanted."""
+
+class Part(Protocol):
+    """What a feature does about one try."""
+
+    def admitted(self) -> None:
+        """Act once the try has its slot. Raise `NotNow` or `CancelledError` to have the slot given back, and nothing
+        sent."""
         ...
 
-    def answered(self) -> None:
-        """Note that a try has the reply, before another one can get its slot."""
+    def ended(self, received: Received | None, fault: TransportFault | None) -> None:
+        """Act on what an admitted try received, or how it failed, before another one can get its slot. Neither is there
+        if the endpoint refused it."""
         ...
 
 
 class Try(NamedTuple):
-    """One try of a request of a user: its number, and its `rivals`, if it has some."""
+    """One try of a request of a user: its number, and its `parts`, the outermost feature's first."""
 
     body: Any
     rank: int
     user: str
     number: int
     warn: Warn
-    rivals: Rivals | None = None
+    parts: tuple[Part, ...] = ()
 
 
 Trying = Callable[[Try], Awaitable[Reply]]
@@ -180,14 +186,17 @@ class Caller(Generic[Body]):
 
     async def attempt(self, one: Try) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
-        body, rank, user, number, warn, rivals = one
+        body, rank, user, number, warn, parts = one
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
         if not limiter.at_once(tokens):
             await limiter.acquire(rank, tokens)
-        if rivals is not None and not rivals.admitted():
-            limiter.release(0.0, ABANDONED)
-            raise asyncio.CancelledError
+        try:
+            for part in parts:
+                part.admitted()
+        except (NotNow, asyncio.CancelledError):
+            self._leave(tokens)
+            raise
         reservation = None
         if self.meter is not None and (reservation := self.meter.take(len(body))) is None:
             reservation = await self._when_it_fits(self.meter, rank, tokens, len(body))
@@ -210,8 +219,8 @@ class Caller(Generic[Body]):
         finally:
             now = clock()
             del self._in_flight[place]
-            if rivals is not None and received is not None:
-                rivals.answered()
+            for part in parts:
+                part.ended(received, fault)
             if rates and fault is not ABANDONED:
                 rates.correct(tokens, *_used(received), now)
             if reservation is not None:
