@@ -215,6 +215,7 @@ def _plan(
         price=model.price,
         primary=args.primary,
         allow_invalid=args.allow_invalid,
+        queued=model.queued,
     )
 
 

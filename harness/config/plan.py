@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -48,7 +49,8 @@ class Plan:
     `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
     or the environment did. `price` is None if it is not known; a run that has one keeps it. `track` is the tracker that
     gets the runs once they have ended. `primary` is the metric that `compare` is to be about, chosen before the run.
-    With `allow_invalid` a run goes on though almost none of its first answers can be used.
+    With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what its entry
+    of a queue has for features.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Plan:
     price: Price | None = None
     primary: str | None = None
     allow_invalid: bool = False
+    queued: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:

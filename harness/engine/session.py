@@ -16,7 +16,6 @@ import anyio
 import anyio.to_thread
 
 from harness.config.plan import Plan
-from harness.endpoint.budget import Meter
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, LeftOpen, NotOpened, Scored, Unchanged, Unscored
@@ -107,7 +106,6 @@ class Session:
         self.plan = plan
         self.code: int | None = None
         self.reported: list[Reported] = []
-        self.meter: Meter | None = None
         self._emit = emit
         self._extensions = extensions
         self._label = "" if alone else f"{plan.name}: "
@@ -293,7 +291,7 @@ def play(
             for extension in extensions:
                 opening = extension.opening(opening, held, say)
             observe = held.enter_context(display())
-            made = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
+            made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
             playing = partial(_played, sessions, made, opening, observe, finishing)
             return anyio.run(playing, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from harness.config import user_files
 from tests.support.scripted import Server, baseline, serving
 
 JSON = dict[str, Any]
@@ -130,3 +132,22 @@ def test_part_has_its_share(tmp_path: Path) -> None:
         assert run(tmp_path, *words) == 5
     [folder] = (tmp_path / "r").glob("a.part*")
     assert 0 < spent(tmp_path, folder.name, "a") <= Decimal("0.0025")
+
+
+def test_settings_file_and_queue_with_a_budget_contradict_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message has both files with their keys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name, text in {
+        "harness.toml": '[run]\nqueue = "week"\nbudget = "5usd"\n',
+        "providers.toml": '[queues]\nweek = [{model = "openai:a", budget = "1usd"}, "openai:b"]\n',
+    }.items():
+        Path(name).write_text(text)
+        user_files.allow(Path(name), text.encode(), os.environ)
+    assert main(["config", "--json"]) == 2
+    said = capsys.readouterr()
+    assert "harness.toml: run.budget" in said.err and "providers.toml: queues.week" in said.err
+    value = orjson.loads(said.out)["budget"]
+    assert (value["source"], value["where"]) == ("file", "harness.toml")
