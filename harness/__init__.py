@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 # Before numpy is loaded: our products are small, and OpenBLAS's threads spin on a second core long after each.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from harness.benchmark import Benchmark, Cards, Means, Metric, Records, Sums, Task
+from harness.benchmark import Benchmark, Cards, Means, Metric, Records, Scoring, Task
 from harness.chat import Chat
 from harness.errors import InvalidReply
 
@@ -22,7 +22,7 @@ __all__ = [
     "Means",
     "Metric",
     "Records",
-    "Sums",
+    "Scoring",
     "Task",
     "__version__",
     "list_runs",

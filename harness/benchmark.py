@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -201,6 +202,26 @@ class Importer(Protocol):
         """Return what a report says about such answers, from the number of answers by outcome."""
 
 
+class TaskFiles:
+    """Where tasks files are, and what their index and a run's manifest have of them."""
+
+    version: str = ""
+    """The version of the rules that validate task lines, by default that of the benchmark and the hash of a plug-in;
+    another version rebuilds the index."""
+
+    truth_sha256: str = ""
+    """SHA-256 of the ground truth; empty if the tasks contain it."""
+
+    def file_in(self, folder: Path, name: str) -> Path:
+        """Return the path of a tasks file or data file in a tasks folder, whether it exists or not."""
+        return folder / name
+
+    def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
+        """Return key and steps of a line without making its task, for a faster index; None to have `parse` do it.
+        Raise the same errors as `parse` for the same lines."""
+        return None
+
+
 class Records:
     """The form of a user's line in the results file. By default it has the answer, its outcome and its values."""
 
@@ -237,28 +258,56 @@ class Records:
         return ({**about, **record.get("metrics", {}), **record.get("usage", {})},)
 
 
-class Scoring:
-    """How records become figures, and what a report has in addition. Extend `Means` or `Sums`.
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a run asks with, as its manifest and its report name it: a prompt or agent file, and the settings.
 
-    Each record adds a row of numbers. Rows of any users are added up, and figures are computed of the sums; so neither
-    order nor sharding changes a figure.
+    `source` is the name in reports, `own` for none of the user's. `path` is the file that the user named. `files` are
+    the bytes that a run's folder keeps, by name. `identity` has the settings that can change a prompt or an answer, for
+    `identity.settings` of the manifest. `temperature` is that of requests if the user sets none; with None each request
+    decides (`parameters`). `note` is for a user whose model is a baseline.
+    """
+
+    source: str
+    path: Path | None
+    files: Mapping[str, bytes]
+    identity: JSON
+    temperature: float | None = TEMPERATURE
+    note: str = ""
+
+    @classmethod
+    def of(cls, settings: Any, asking: Asking) -> Configuration:
+        """Return the configuration of a benchmark whose `Settings` name all files."""
+        named = own_settings.files(settings)
+        return cls(
+            source=next((own_settings.file_name(field, path) for field, path in named.items()), "own"),
+            path=next(iter(named.values()), None),
+            files=own_settings.contents(settings),
+            identity=own_settings.identity(settings) | asking.identity,
+        )
+
+
+class Scoring:
+    """How records become figures, and what a report has in addition.
+
+    Each record adds a row of numbers. Rows of any users are added up, and figures are functions of the sums; so neither
+    order nor sharding changes a figure. Write `statistics` and `figures`, or extend `Means`.
+
+    `has_values` says that rows are values, None or NaN if undefined: these have a distribution, and their sums are
+    followed by the numbers of defined ones. With `is_mean` a figure is the mean of its values, so it has bounds while
+    users are missing. With `is_measured` the values are those that `measure` returns, and are checked. `has_intervals`
+    says that `intervals` computes them, `needs_tasks` that `with_task` adds to records: a report then reads tasks.
     """
 
     has_values: ClassVar[bool] = False
-    """Whether rows are values, None or NaN if undefined: these have a distribution. Their sums are followed by the
-    numbers of defined ones. Rows of other numbers have no NaN."""
-
     is_mean: ClassVar[bool] = False
-    """Whether a figure is the mean of its values: it has bounds while users are missing."""
-
     is_measured: ClassVar[bool] = False
-    """Whether `measure` returns a value of each metric. These are checked."""
-
     has_intervals: ClassVar[bool] = False
-    """Whether `intervals` computes them, in place of the rule of docs/statistics.md, Intervals."""
-
     needs_tasks: ClassVar[bool] = False
-    """Whether `with_task` adds something to a record, so that a report reads tasks."""
+
+    def statistics(self, records: Sequence[JSON]) -> Any:
+        """Return the row that each record adds: records x K sums and counts, without NaN."""
+        raise NotImplementedError
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
         """Return the rows of some records, and a tally of them or None.
@@ -266,7 +315,7 @@ class Scoring:
         A tally holds whatever else figures and sections need; tallies merge by `+`. If users have several repeats, each
         repeat is a record and a row, and those of a user follow one another.
         """
-        raise NotImplementedError
+        return self.statistics(records), None
 
     def figures(self, totals: Any) -> Any:
         """Return the metrics of summed rows: R x K -> R x metrics, NaN if undefined.
@@ -339,17 +388,6 @@ class Means(Scoring):
         return totals[:, :count] / totals[:, count:]
 
 
-class Sums(Scoring):
-    """Figures are functions of sums: write `statistics` and `figures`. `measure` returns what `statistics` needs."""
-
-    def statistics(self, records: Sequence[JSON]) -> Any:
-        """Return the row that each record adds: records x K sums and counts, without NaN."""
-        raise NotImplementedError
-
-    def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
-        return self.statistics(records), None
-
-
 class Cards:
     """What pages show of single users. By default a card has the values, the answer and the replies."""
 
@@ -379,25 +417,22 @@ class Cards:
         return ()
 
 
-def _no_scores() -> None:
-    return None
-
-
-def _as_it_is(data: JSON) -> JSON:
-    return data
-
-
 @dataclass(frozen=True, slots=True)
 class Imports:
-    """What comes from elsewhere; only benchmarks that ship have any.
+    """What comes from elsewhere, or from earlier runs; only benchmarks that ship have any.
 
     `importer` reads the results of another program. `published` returns scores that were published with the benchmark:
-    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one.
+    tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one. `settings` returns
+    the settings that an identity was made from, with files by field; by default those of `Settings`, field by field.
+    `runs_code` returns whether playing a run with an identity runs the code of a file that was given to it: the harness
+    asks before it runs code of somebody else's folder. A file that ends in `.py` always is code.
     """
 
     importer: Importer | None = None
-    published: Callable[[], Published | None] = _no_scores
-    upgraded: Callable[[JSON], JSON] = _as_it_is
+    published: Callable[[], Published | None] = lambda: None
+    upgraded: Callable[[JSON], JSON] = lambda data: data
+    settings: Callable[[JSON, Mapping[str, Path]], Any] | None = None
+    runs_code: Callable[[JSON], bool] = lambda identity: False
 
 
 class Benchmark:
@@ -456,6 +491,9 @@ class Benchmark:
     """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function returns the text
     of a reply to the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
 
+    waived: ClassVar[Mapping[str, str]] = {}
+    """Checks of `check-benchmark` that this benchmark may fail, by name, each with the reason, which is printed."""
+
     floor: ClassVar[str] = ""
     """The baseline that `run --demo` uses if no model is named; by default the first of `baselines`."""
 
@@ -466,22 +504,14 @@ class Benchmark:
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
 
     scoring: Scoring = Means()
-    """How records become figures, and what a report has in addition."""
-
     records: Records = Records()
-    """The form of a user's line in the results file."""
-
     cards: Cards = Cards()
-    """What pages show of single users."""
-
+    task_files: TaskFiles = TaskFiles()
     imports: ClassVar[Imports] = Imports()
-    """What comes from elsewhere; only benchmarks that ship have any."""
+    """Objects, described by their classes. `prepare` may replace the class's own by one that has the data it needs."""
 
     origin: ClassVar[Origin | None] = None
     """The source of a plug-in, set by the registry; None for a class that ships."""
-
-    truth_sha256 = ""
-    """SHA-256 of the ground truth; empty if the tasks contain it."""
 
     def __init__(
         self,
@@ -511,25 +541,22 @@ class Benchmark:
         if self.origin is None:  # what ships raises errors of its own
             self.prepare()
             return
-        own_settings.contents(self.settings)
+        self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
             self.prepare()
+            if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)]:
+                raise TypeError(f"self.{hidden[0]} is an object of the harness: rename yours")
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """Return what the run asks with. `prepare` may set another."""
+        return Configuration.of(self.settings, self.asking)
 
     def prepare(self) -> None:
         """Load the data that `play` and `measure` need, from `self.folder`.
 
         If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
         """
-
-    @property
-    def default_temperature(self) -> float | None:
-        """Return the temperature of requests if the user sets none. With None each request decides (`parameters`)."""
-        return TEMPERATURE
-
-    @property
-    def note_on_baselines(self) -> str:
-        """Return what a user should know before a baseline plays with these settings; empty for nothing."""
-        return ""
 
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""
@@ -569,11 +596,6 @@ class Benchmark:
 
     # Optional: each has a default
 
-    def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
-        """Return key and steps of a line without making its task, for the index of a file; None to have `parse` do it.
-        Raise the same errors as `parse` for the same lines."""
-        return None
-
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:
         """Return synthetic tasks: file relative to the tasks folder -> its content in pieces.
@@ -589,72 +611,34 @@ class Benchmark:
             return ""
         return f"The tasks are synthetic: they show that the harness works, and say nothing of real {self.user}s."
 
-    def identity(self) -> JSON:
-        """Return the settings that can change a prompt or an answer, for `identity.settings` of the manifest."""
-        return own_settings.identity(self.settings) | self.asking.identity
 
-    @classmethod
-    def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
-        """Return the settings that `identity` was made from.
+OBJECTS = {
+    "scoring": Scoring,
+    "task_files": TaskFiles,
+    "records": Records,
+    "cards": Cards,
+    "imports": Imports,
+    "configuration": Configuration,
+}
+"""The objects that a benchmark has, by the name of its member."""
 
-        `files` is field -> current path of the file that it names; empty if no user is played. Raise `BadInput` with
-        the name of a field that has another type.
-        """
-        return own_settings.restored(cls.Settings, identity, files)
 
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """Return the bytes of prompt and agent files, by their names in a run's folder."""
-        return own_settings.contents(self.settings)
+def kept_files(benchmark: Benchmark) -> Mapping[str, bytes]:
+    """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
+    origin, files = benchmark.origin, benchmark.configuration.files
+    return {**files, origin.kept: origin.content} if origin else files
 
-    @property
-    def source(self) -> Path | None:
-        """Return the prompt or agent file that the user named, None if there is none."""
-        return next(iter(own_settings.files(self.settings).values()), None)
 
-    @property
-    def prompt(self) -> str:
-        """Return which prompt is used: `own`, or the name of the user's file."""
-        named = own_settings.files(self.settings)
-        return next((own_settings.file_name(field, path) for field, path in named.items()), "own")
+def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
+    """Return every metric by name, the secondary ones last."""
+    return {metric.name: metric for metric in (*benchmark.metrics, *benchmark.secondary)}
 
-    @property
-    def task_version(self) -> str:
-        """Return the version of the rules that validate task lines; another version rebuilds the index."""
-        return f"{self.version} {self.origin.digest}" if self.origin else self.version
 
-    # Only benchmarks that ship use these
+def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
+    """Return the names of the headline metrics."""
+    return tuple(benchmark.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
 
-    @classmethod
-    def runs_code(cls, identity: JSON) -> bool:
-        """Return whether playing a run with these settings runs the code of a file that was given to it.
 
-        The harness asks before it runs code of somebody else's folder. A file that ends in `.py` always is code.
-        """
-        return False
-
-    # For the harness only
-
-    @property
-    def all_files(self) -> Mapping[str, bytes]:
-        """Return all files that a run's folder keeps: those of prompt and agent, and that of a plug-in."""
-        return {**self.files, **({self.origin.kept: self.origin.content} if self.origin else {})}
-
-    @classmethod
-    def metric(cls, name: str) -> Metric | None:
-        return next((metric for metric in (*cls.metrics, *cls.secondary) if metric.name == name), None)
-
-    @classmethod
-    def main(cls) -> tuple[str, ...]:
-        """Return the names of the headline metrics."""
-        return tuple(cls.headline) or tuple(metric.name for metric in cls.metrics[:2])
-
-    @classmethod
-    def files_needed(cls, subset: str) -> tuple[str, ...]:
-        """Return the files of a subset, relative to the tasks folder, the tasks file first."""
-        return cls.subsets[subset], *cls.data_files
-
-    @classmethod
-    def file_in(cls, folder: Path, name: str) -> Path:
-        """Return the path of one of these files in a tasks folder, whether it exists or not."""
-        return folder / name
+def files_needed(benchmark: type[Benchmark], subset: str) -> tuple[str, ...]:
+    """Return the files of a subset, relative to the tasks folder, the tasks file first."""
+    return benchmark.subsets[subset], *benchmark.data_files

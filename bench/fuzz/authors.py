@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.tasks import parse

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import orjson
 
+from harness.agents.city import read_city
+from harness.agents.day import Day, Resident
 from harness.benchmark import Task
 from harness.benchmarks.dailymobility import plan, synth, task
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.city import read_city
-from harness.benchmarks.dailymobility.day import Day, Resident
 from harness.benchmarks.tasks import parse
 from harness.chat import Chat
 from harness.endpoint.request_body import Sampling

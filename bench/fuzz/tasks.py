@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from harness.benchmark import Task
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse

@@ -14,7 +14,7 @@ import orjson
 
 from harness.analysis.checksums import kept
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, kept_files
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import play, recorded
 from harness.engine.replay import ReplayMiss, replaying
@@ -38,7 +38,7 @@ def benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | N
         why = "its prompt is not in the folder"
     made = run.as_it_was(folder, play=why is None)
     if why is None:
-        now = {name: hashlib.sha256(data).hexdigest() for name, data in made.all_files.items()}
+        now = {name: hashlib.sha256(data).hexdigest() for name, data in kept_files(made).items()}
         if was.get("prompt_version") != made.version or was["files"] != now:
             why = "its prompt has changed"
         elif run.manifest.provenance.get("parser_version") != made.parser_version:

@@ -138,7 +138,7 @@ def _settle(job: Run, failed: int) -> None:
     """Save what the new results change in the manifest."""
     manifest = job.manifest
     manifest.times["reevaluated"] = now()
-    manifest.tasks["truth"] = job.benchmark.truth_sha256
+    manifest.tasks["truth"] = job.benchmark.task_files.truth_sha256
     manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.bill.copy(pending(job.store.files))))
     manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
     manifest.save(job.store.files.manifest)
@@ -202,7 +202,7 @@ def of_another_program(found: Imported, wish: Wish) -> Rescored:
     files = found.files
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
-    tasks = benchmark.file_in(wish.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
+    tasks = benchmark.task_files.file_in(wish.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
         words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
         raise BadInput(f"its tasks file {tasks} does not exist: {words}")

@@ -13,9 +13,9 @@ import orjson
 
 from harness.analysis.plays import COST, Plays, cost, opened
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import VALID, Benchmark
-from harness.benchmarks.derived import every_name, raw_rows
+from harness.benchmark import VALID, Benchmark, metrics_of
 from harness.benchmarks.records import ODD_SHAPE, read_of
+from harness.benchmarks.scorer import raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
 from harness.model import JSON, Record
@@ -114,7 +114,7 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
         made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
     if not benchmark.scoring.has_values:
         return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]
-    names = every_name(benchmark)
+    names = metrics_of(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])
     values = ([None if isnan(value) else value for value in row] for row in table.tolist())  # NaN is undefined
     return [{**of, **dict(zip(names, own, strict=False))} for of, own in zip(made, values, strict=True)]

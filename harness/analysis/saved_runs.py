@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
@@ -70,7 +70,7 @@ class SavedRun:
         """
         names = [*self._prompt_files, self.manifest.provenance.get("source") or ""]
         is_python = any(Path(name).suffix == ".py" for name in names)
-        return is_python or self.benchmark_class.runs_code(self.manifest.identity["settings"])
+        return is_python or self.benchmark_class.imports.runs_code(self.manifest.identity["settings"])
 
     def _check_trust(self) -> None:
         if not self.is_own:
@@ -171,12 +171,12 @@ class SavedRun:
         above = [*path.parents][:depth]
         if len(above) < depth:
             raise BadInput(f"{self.files.manifest}: field tasks.path: expected the path of a tasks file")
-        of = self.benchmark_class.file_in
+        of = self.benchmark_class.task_files.file_in
         return next((folder for folder in above if of(folder, self._tasks_file) == path), above[-1])
 
     def tasks(self, folder: Path | None) -> Path:
         """Return its tasks file, in the named folder if any. Raise `BadInput` if it does not exist."""
-        path = self.benchmark_class.file_in(self._folder(folder), self._tasks_file)
+        path = self.benchmark_class.task_files.file_in(self._folder(folder), self._tasks_file)
         if not os.path.exists(path):  # unlike the path's own method it fails for no name, however long
             raise BadInput(
                 f"its tasks file {path} does not exist: name the folder that has it with --tasks-dir; "
@@ -225,7 +225,7 @@ class SavedRun:
         copies = [copy.resolve() for copy in self._kept]
         are_copies = bool(files) and all(path.resolve() in copies for path in files.values())
         return cls(
-            cls.settings_from(identity, files),
+            settings.of_run(cls, identity, files),
             asking=_asking(identity),
             folder=self._folder(folder),
             recorded=None if play else identity,
@@ -238,16 +238,16 @@ class SavedRun:
         if cls.data_files:
             return self.benchmark(folder, play=False)
         files = self._named_files(cls, frozenset(), play=False)
-        return cls(cls.settings_from(identity, files), asking=_asking(identity), recorded=identity)
+        return cls(settings.of_run(cls, identity, files), asking=_asking(identity), recorded=identity)
 
     def as_it_was(self, folder: Path | None, *, play: bool) -> Benchmark:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
-        if found := differences(self.manifest.identity["settings"], made.identity()):
+        if found := differences(self.manifest.identity["settings"], made.configuration.identity):
             changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
             raise BadInput(f"the run was made with other data ({changes}): restore it, or name it with --tasks-dir")
         if (of := made.origin) is not None:
-            for name, data in made.all_files.items():
+            for name, data in kept_files(made).items():
                 if self._digests.get(name) != sha256(data).hexdigest():
                     what = of.spec if name == of.kept else name
                     raise BadInput(f"{what} has changed since the run was made")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry, reports
-from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
 from harness.model import Record
 from harness.scoring.bootstrap import Array
@@ -134,7 +134,7 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
         return Figures(registry.importing(of[0].name)[0]())
     benchmark = runs[0].measuring(tasks)
     for run in runs:
-        if run.manifest.tasks.get("truth", benchmark.truth_sha256) != benchmark.truth_sha256:
+        if run.manifest.tasks.get("truth", benchmark.task_files.truth_sha256) != benchmark.task_files.truth_sha256:
             raise BadInput(
                 f"{run.name} was scored with another ground truth than the current one: score it again with "
                 "`reeval`, or name the folder that has it with --tasks-dir"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from itertools import cycle, islice
@@ -18,13 +18,13 @@ from zlib import crc32
 import numpy as np
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Task
+from harness.benchmark import VALID, Benchmark, Means, Task
 from harness.benchmarks import line_changes, registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.cards import ReportCards
-from harness.benchmarks.derived import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.overview import page
+from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described, guarded
 from harness.errors import BadInput, BenchmarkError, HarnessError, shown
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
@@ -141,17 +141,37 @@ def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> As
     return ask
 
 
-def results(subject: Subject) -> Iterator[tuple[str, str | None]]:
-    """Yield each check's name and its findings, None for none. An exception is a finding."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check has found, None for nothing. `waived` is the reason why its findings are no breach: an exception
+    is one all the same."""
+
+    check: str
+    wrong: str | None
+    waived: str | None = None
+
+
+def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Result]:
+    """Yield the result of each check. An exception is a finding.
+
+    A finding is shown once: `seen` has those of earlier checks, and where they were.
+    """
+    seen = {} if seen is None else seen
     for name, check in CHECKS.items():
-        found: list[str] = []
+        found, waived = list[str](), subject.benchmark.waived.get(name)
         try:
             found += islice(check(subject), FEW)
         except HarnessError as error:
             found.append(str(error))
+            waived = None
         except Exception as error:  # the author's code where nothing guards it, or an assumption of a check
             found.append(described(error))
-        yield name, "; ".join(found) or None
+            waived = None
+        earlier = {one: place for one in found for text, place in seen.items() if text in one}
+        new = [one for one in found if one not in earlier]
+        again = [f"fails as {place} does" for place in dict.fromkeys(earlier.values())]
+        seen |= dict.fromkeys(new, f"{subject.subset}, {name}")
+        yield Result(name, "; ".join(new or again) or None, waived)
         if found and name in FIRST:
             return
 
@@ -176,6 +196,11 @@ def declaration(subject: Subject) -> Iterator[str]:
     """A class declares all that is required, and a report can save it."""
     if wrong := registry.undeclared(type(subject.benchmark)):
         yield wrong
+    waived = subject.benchmark.waived
+    if unknown := [name for name in waived if name not in CHECKS.keys() - FIRST]:
+        yield f"waived: {unknown[0]} is no check that can be waived: these are {', '.join(CHECKS.keys() - FIRST)}"
+    if bare := [name for name, reason in waived.items() if type(reason) is not str or not reason.strip()]:
+        yield f"waived: {bare[0]}: expected the reason"
     orjson.dumps(typed.declared(type(subject.benchmark)))
 
 
@@ -195,10 +220,10 @@ def settings_again(subject: Subject) -> Iterator[str]:
                 made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
             except (BadInput, ValueError):  # values that the benchmark itself refuses
                 continue
-            identity = orjson.loads(orjson.dumps(made.identity()))
-            if identity == benchmark.identity():
+            identity = orjson.loads(orjson.dumps(made.configuration.identity))
+            if identity == benchmark.configuration.identity:
                 yield f"{name}: {value!r} leaves the identity of a run as it was"
-            if cls.settings_from(identity, own_settings.files(made.settings)) != made.settings:
+            if own_settings.of_run(cls, identity, own_settings.files(made.settings)) != made.settings:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 
@@ -219,15 +244,33 @@ def no_answer(subject: Subject) -> Iterator[str]:
 
 def bad_lines(subject: Subject) -> Iterator[str]:
     """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
+    told = set()
     for number, line in enumerate(subject.decoded[:FEW], 1):
         subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
         for path in line_changes.paths(line):
-            wrong = _refusal(subject, number, line_changes.without(line, path))
-            name = path[0]
-            if len(path) == 1 and name in watched.read and wrong is not None and f"field {name}" not in wrong:
-                yield f"line {number} without {name}: the error does not name the field: {wrong}"
-            for value in line_changes.OTHER_TYPES:
-                _refusal(subject, number, line_changes.replaced(line, path, value))
+            if path not in told and (wrong := _bad_field(subject, number, path, watched.read)):
+                told.add(path)  # a field's other values, and other lines, most likely have the same mistake
+                yield wrong
+
+
+def _bad_field(subject: Subject, number: int, path: tuple[str | int, ...], read: Container[str]) -> str | None:
+    """Return what is wrong once a field of a line is missing, or of another type; None for nothing."""
+    line, name = subject.decoded[number - 1], path[0]
+    try:
+        wrong = _refusal(subject, number, line_changes.without(line, path))
+        if (
+            len(path) == 1
+            and isinstance(name, str)
+            and name in read
+            and wrong is not None
+            and f"field {name}" not in wrong
+        ):
+            return f"line {number} without {name}: the error does not name the field: {wrong}"
+        for value in line_changes.OTHER_TYPES:
+            _refusal(subject, number, line_changes.replaced(line, path, value))
+    except HarnessError as error:
+        return str(error)
+    return None
 
 
 def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
@@ -327,8 +370,14 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
     if not _close(whole, np.vstack([rows_of(benchmark, [record])[0] for record in records])).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
     totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
-    if not _close(figures_of(benchmark, totals), np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
+    figures = figures_of(benchmark, totals)
+    if not _close(figures, np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
         yield "figures: a row of the result depends on the other rows of totals"
+    if benchmark.scoring.is_mean:
+        with np.errstate(invalid="ignore"):
+            means = Means().figures(totals)[:, : figures.shape[1]]
+        if not _close(figures, means).all():
+            yield "figures: other than means, and `is_mean` says that they are"
     Figures(benchmark).uses(whole.shape[1])
     made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))
@@ -361,7 +410,9 @@ def reports(subject: Subject) -> Iterator[str]:
     made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
-            facts = RunFacts(subject.subset, "model", "check", benchmark.prompt, len(records) + missing, missing)
+            facts = RunFacts(
+                subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
+            )
             written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
             report = typed.read(typed.encoded(written))
             page(report)

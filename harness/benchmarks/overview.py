@@ -11,7 +11,7 @@ import msgspec
 import orjson
 from msgspec import UNSET
 
-from harness.benchmark import Benchmark, Metric
+from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import usage
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
@@ -46,7 +46,7 @@ def _next_to(report: Report, metric: Metric) -> Iterator[str]:
 
 def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
     """Return running figures on one line."""
-    units = {metric.name: metric for metric in (*benchmark.metrics, *benchmark.secondary)}
+    units = metrics_of(benchmark)
     return ", ".join(f"{name} {with_unit(units[name], value)}" for name, value in figures.items())
 
 

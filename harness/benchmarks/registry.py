@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import Benchmark, Cards, Importer, Imports, Means, Metric, Origin, Records, Scoring
+from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origin, metrics_of
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -53,21 +53,21 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
+COMPUTED = (property, cached_property)
 REQUIRED = ("parse", "play", "measure")
-COMPUTED = ("files", "source", "all_files")
-"""Properties that the harness uses, and a field of the same name would hide."""
-SCORING = (
-    *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
-    *("breaches", "chance", "details", "sections", "report_files"),
-)
-OBJECTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
-    "scoring": (Scoring, SCORING),
-    "records": (Records, ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows")),
-    "cards": (Cards, ("card", "card_columns", "card_figures", "example", "together", "private")),
-    "imports": (Imports, ("importer", "published", "upgraded")),
+INSIDE: Mapping[str, tuple[str, ...]] = {
+    "scoring": (
+        *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
+        *("breaches", "chance", "details", "sections", "report_files"),
+    ),
+    "records": ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows"),
+    "cards": ("card", "card_columns", "card_figures", "example", "together", "private"),
+    "imports": ("importer", "published", "upgraded", "settings_from", "runs_code"),
+    "task_files": ("file_in", "outline", "task_version", "truth_sha256"),
+    "configuration": ("identity", "files", "default_temperature", "note_on_baselines"),
 }
-"""Objects of a benchmark, and their members that were the benchmark's own in earlier versions: one that is left there
-would be ignored, so it is refused."""
+"""Object of a benchmark -> its members, by today's name or an earlier one, that a class may not have itself: they would
+be ignored."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -180,7 +180,12 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
 
 def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
-    return next(chain(_bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_code(cls)), None)
+    return next(
+        chain(
+            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_shown(cls), _bad_objects(cls), _bad_code(cls)
+        ),
+        None,
+    )
 
 
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
@@ -235,8 +240,7 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
             yield from (f"{name}: {shown(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
-    secondary = [metric.name for metric in cls.secondary]
-    names = [*(metric.name for metric in cls.metrics), *secondary]
+    names = [metric.name for metric in (*cls.metrics, *cls.secondary)]
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
             yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
@@ -248,12 +252,16 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
     ]:
         yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
+
+
+def _bad_shown(cls: Any) -> Iterator[str]:
+    names = metrics_of(cls)
     for field in ("headline", "live"):
         if not isinstance(chosen := getattr(cls, field), tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
-    if secondary and type(cls.scoring) is Means:
+    if cls.secondary and type(cls.scoring) is Means:
         yield "secondary: nothing gives them a value: write a `scoring` that does"
 
 
@@ -266,20 +274,23 @@ def _bad_text(metric: Metric) -> str | None:
 
 
 def _is_code(value: object) -> bool:
-    return callable(value) or isinstance(value, property)
+    return callable(value) or isinstance(value, COMPUTED)
+
+
+def _bad_objects(cls: Any) -> Iterator[str]:
+    for name, members in INSIDE.items():
+        if own := [member for member in members if hasattr(cls, member)]:
+            yield f"{', '.join(own)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
+    if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
+        yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in REQUIRED if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
-    ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name)) or name in COMPUTED]
+    ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
-    for name, (kind, members) in OBJECTS.items():
-        if not isinstance(getattr(cls, name), kind):
-            yield f"{name}: expected an object of a class that extends {kind.__name__}"
-        if moved := [member for member in members if hasattr(cls, member)]:
-            yield f"{', '.join(moved)}: belongs to the object `{name}`, a {kind.__name__}: move or rename yours"
     try:
         kinds = settings.kinds(cls.Settings)
         settings.defaults(cls.Settings)

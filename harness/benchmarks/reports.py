@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from harness.benchmark import Benchmark, Metric
+from harness.benchmark import Benchmark, Metric, headline_of, metrics_of
 from harness.benchmarks import registry
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -201,8 +201,8 @@ def declared(benchmark: type[Benchmark]) -> JSON:
     """Return what a report declares of its benchmark."""
     return {
         "title": benchmark.title or benchmark.name,
-        "metric_units": {metric.name: metric.data for metric in (*benchmark.metrics, *benchmark.secondary)},
-        "headline": list(benchmark.main()),
+        "metric_units": {name: metric.data for name, metric in metrics_of(benchmark).items()},
+        "headline": list(headline_of(benchmark)),
         "subsets": list(benchmark.subsets),
         "user": benchmark.user,
         "invalid_as": benchmark.invalid_as,

@@ -151,9 +151,15 @@ def identity(settings: Any) -> JSON:
     return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-def restored(cls: type, identity: JSON, found: Mapping[str, Path]) -> Any:
-    """Return the settings of an earlier run: files from `found`, other fields from its identity, or their default where
-    it has none. Raise `BadInput` with the name of a field of another type."""
+def of_run(benchmark: Any, identity: JSON, found: Mapping[str, Path]) -> Any:
+    """Return the settings of a benchmark's class that an earlier run's identity was made from.
+
+    Files are from `found` (field -> current path; empty if no user is played), other fields from the identity, or their
+    default where it has none. Raise `BadInput` with the name of a field of another type.
+    """
+    if (own := benchmark.imports.settings) is not None:
+        return own(identity, found)
+    cls = benchmark.Settings
     made: JSON = {}
     empty = defaults(cls)
     for name, kind in kinds(cls).items():

@@ -55,6 +55,12 @@ class Line(dict[str, Any]):
         return super().get(name, default)
 
 
+def version(benchmark: Benchmark) -> str:
+    """Return the version of the rules that validate task lines."""
+    own, origin = benchmark.task_files.version, benchmark.origin
+    return own or (f"{benchmark.version} {origin.digest}" if origin else benchmark.version)
+
+
 def parse(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Task:
     """Return the task of a line. Raise `BadInput` with file, line and field for one that the benchmark refuses."""
     return _parsed(benchmark, decoded(line, where), line, where, subset)
@@ -63,7 +69,7 @@ def parse(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Task:
 def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tuple[str, int]:
     """Return key and steps of the task of a line. Raise as `parse` does."""
     data = decoded(line, where)
-    found = _read(benchmark, benchmark.outline, data, line, where, subset)
+    found = _read(benchmark, benchmark.task_files.outline, data, line, where, subset)
     if found is None:
         task = _parsed(benchmark, data, line, where, subset)
         return task.key, task.steps

@@ -54,7 +54,8 @@ def module_of(name: str, file: str, data: bytes) -> ModuleType:
 
 def described(error: BaseException) -> str:
     words = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {words[:LONGEST]}' if words else ''}"
+    hint = "; an `await` is missing where the coroutine was made" if "coroutine" in words else ""
+    return f"{type(error).__name__}{f': {words[:LONGEST]}' if words else ''}{hint}"
 
 
 def place(error: BaseException, benchmark: Any = None) -> str:

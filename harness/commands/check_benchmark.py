@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import warnings
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import orjson
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import checking, registry
-from harness.benchmarks.checking import Model, Subject
+from harness.benchmarks.checking import Model, Result, Subject
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.config import options
 from harness.defaults import TASKS_FOLDER
@@ -35,26 +36,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("once")  # not again for each user and subset
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # the checks report it
+        return _checked(args)
+
+
+def _checked(args: argparse.Namespace) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
-    needed = {subset: [cls.file_in(folder, name) for name in cls.files_needed(subset)] for subset in cls.subsets}
+    find = cls.task_files.file_in
+    needed = {subset: [find(folder, name) for name in files_needed(cls, subset)] for subset in cls.subsets}
     absent = {subset: next((path for path in paths if not path.exists()), None) for subset, paths in needed.items()}
     if all(absent.values()):
         first = next(iter(absent.values()))
         raise BadInput(f"no tasks: missing {first}; {how_to_get(cls)}, or name their folder with --tasks-dir")
     say, code = partial(console().print, highlight=False, soft_wrap=True, markup=False), 0
+    seen, notes = dict[str, str](), dict[str, list[str]]()
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"
         if missing:
             say(f"{label}: not checked: {missing} does not exist")
             continue
         subject = subject_of(cls, subset, folder, models)
-        for name, wrong in checking.results(subject):
-            say(f"{label}: {name}: {wrong or 'OK'}")
-            code = 1 if wrong else code
+        for one in checking.results(subject, seen):
+            say(f"{label}: {one.check}: {_verdict(one)}")
+            code = 1 if one.wrong and not one.waived else code
         if unmade := checking.unmade(subject):
-            say(f"{label}: note: {unmade}")
+            notes.setdefault(unmade, []).append(subset)
+    for note, subsets in notes.items():
+        say(f"{cls.name}, {', '.join(subsets)}: note: {note}")
     return code
+
+
+def _verdict(one: Result) -> str:
+    if one.waived:
+        return f"waived ({one.waived}): {one.wrong}" if one.wrong else f"OK (the waiver is not needed: {one.waived})"
+    return one.wrong or "OK"
 
 
 def _replies(path: Path) -> list[str]:

@@ -163,7 +163,7 @@ def notices(plan: Plan) -> Iterator[str]:
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
         yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
-        if note := plan.benchmark.note_on_baselines:
+        if note := plan.benchmark.configuration.note:
             yield note
         return
     provider = plan.found.provider
@@ -192,9 +192,9 @@ def resume_command(plans: Sequence[Plan], extensions: Sequence[Extension]) -> st
     """Return the command that goes on with a plan; of several, with all unfinished runs of the results folder."""
     plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
     folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
-    file = ["--providers", plan.providers_file] if plan.providers_file else []
+    file = ["--providers", plan.way.providers_file] if plan.way.providers_file else []
     more = [word for extension in extensions for word in extension.resume_words]
-    names = dict.fromkeys(header for each in plans for header in each.headers)
+    names = dict.fromkeys(header for each in plans for header in each.way.headers)
     headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
     return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *headers])
 

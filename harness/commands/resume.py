@@ -16,7 +16,7 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.commands.launch import launch
 from harness.config import address, models, options, origin, prices, providers
-from harness.config.plan import Plan, sampling_again
+from harness.config.plan import Plan, Terms, Way, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.errors import BadInput
@@ -105,18 +105,22 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        found=found,
+        way=Way(
+            found,
+            _price(found, manifest.identity["model"], args) or manifest.price,
+            providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
+            headers=tuple(name for name, _ in args.extra_header),
+            address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
+            ca_file=args.ca_file or provenance.get("ca_file"),
+        ),
         tuning=tuning,
         selection=manifest.selection,
-        allowed=frozenset(args.allow),
-        source=provenance.get("source"),
-        sources=provenance.get("sources", {}),
-        providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
-        headers=tuple(name for name, _ in args.extra_header),
-        address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
-        ca_file=args.ca_file or provenance.get("ca_file"),
-        price=_price(found, manifest.identity["model"], args) or manifest.price,
-        allow_invalid=args.allow_invalid,
+        terms=Terms(
+            frozenset(args.allow),
+            source=provenance.get("source"),
+            sources=provenance.get("sources", {}),
+            allow_invalid=args.allow_invalid,
+        ),
     )
 
 

@@ -13,14 +13,14 @@ from typing import get_args
 import orjson
 
 from harness import defaults
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry, settings
 from harness.chat import Asking, Structured
 from harness.commands import reeval
 from harness.commands.launch import launch
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
-from harness.config.plan import Plan
+from harness.config.plan import Plan, Terms, Way
 from harness.config.providers import Book, QueuedModel
 from harness.defaults import PARSE_RETRIES
 from harness.engine.extension import Extension
@@ -151,7 +151,7 @@ def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: 
         raise BadInput(*dict.fromkeys(missing))
     if sends:
         models.check_keys(args, [model for model in made if model])
-    tasks = {subset: cls.file_in(folder, cls.subsets[subset]) for subset in subsets}
+    tasks = {subset: cls.task_files.file_in(folder, cls.subsets[subset]) for subset in subsets}
     asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
@@ -176,8 +176,8 @@ def names(args: argparse.Namespace) -> set[str]:
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
     """Return the files that these subsets need and that do not exist."""
-    names = dict.fromkeys(name for subset in subsets for name in cls.files_needed(subset))
-    return [str(path) for path in (cls.file_in(folder, name) for name in names) if not path.exists()]
+    names = dict.fromkeys(name for subset in subsets for name in files_needed(cls, subset))
+    return [str(path) for path in (cls.task_files.file_in(folder, name) for name in names) if not path.exists()]
 
 
 def _plan(
@@ -200,22 +200,26 @@ def _plan(
     return Plan(
         name=name,
         benchmark=benchmark,
-        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.default_temperature),
+        sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.configuration.temperature),
         tasks=tasks,
         results=args.results_dir,
-        found=model.found,
+        way=Way(
+            model.found,
+            model.price,
+            providers_file=str(args.providers.resolve()) if args.providers else None,
+            headers=tuple(name for name, _ in args.extra_header),
+            address_from="--api-url" if args.api_url else None,
+            ca_file=args.ca_file,
+        ),
         tuning=tuning,
         selection=selection,
-        allowed=frozenset(args.allow),
-        restart=args.restart,
-        providers_file=str(args.providers.resolve()) if args.providers else None,
-        headers=tuple(name for name, _ in args.extra_header),
-        address_from="--api-url" if args.api_url else None,
-        ca_file=args.ca_file,
-        price=model.price,
-        primary=args.primary,
-        allow_invalid=args.allow_invalid,
-        queued=model.queued,
+        terms=Terms(
+            frozenset(args.allow),
+            args.restart,
+            primary=args.primary,
+            allow_invalid=args.allow_invalid,
+            queued=model.queued,
+        ),
     )
 
 

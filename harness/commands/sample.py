@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     screen, outputs = console(), options.outputs(args)
     cls = registry.find(args.benchmark)
-    files = {name: cls.file_in(args.tasks_dir, cls.subsets[name]) for name in options.subsets(cls, args.platform)}
+    subsets, find = options.subsets(cls, args.platform), cls.task_files.file_in
+    files = {name: find(args.tasks_dir, cls.subsets[name]) for name in subsets}
     there = {name: path for name, path in files.items() if path.exists()}
     if not there or (args.platform and len(there) < len(files)):
         absent = ", ".join(str(path) for path in files.values() if not path.exists())

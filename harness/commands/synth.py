@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.config import options
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     cls = registry.find(args.benchmark)
     chosen = options.subsets(cls, args.platform)
-    _free(args.out / file for subset in chosen for file in cls.files_needed(subset))
+    _free(args.out / file for subset in chosen for file in files_needed(cls, subset))
     make_folder(args.out)
     made = _made(cls, args, chosen)
     _free(args.out / name for name in made)

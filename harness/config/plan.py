@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from harness import __version__, defaults
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
 from harness.config import hash_seed
 from harness.config.address import Found, key_check
@@ -41,38 +41,64 @@ PACKAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One configuration over its subsets. `found` is None for baselines, which the embedded endpoint serves.
+class Way:
+    """Where requests go, and what they cost. `found` is None for baselines, which the embedded endpoint serves.
+
+    For a resume, the command's own values are kept: the names of its `headers`, `providers_file`, `ca_file`, and
+    `address_from`, the option that gave the address, None if the provider or the environment did. `price` is None if it
+    is not known; a run that has one keeps it.
+    """
+
+    found: Found | None = None
+    price: Price | None = None
+    providers_file: str | None = None
+    headers: tuple[str, ...] = ()
+    address_from: str | None = None
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms a run begins or goes on: differences from an earlier one that are `allowed`, or its `restart`.
 
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
-    the files of a plug-in's settings, by field. For a resume, the command's own values are kept: the names of its
-    `headers`, `providers_file`, `ca_file`, and `address_from`, the option that gave the address, None if the provider
-    or the environment did. `price` is None if it is not known; a run that has one keeps it. `track` is the tracker that
-    gets the runs once they have ended. `primary` is the metric that `compare` is to be about, chosen before the run.
-    With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what its entry
-    of a queue has for features.
+    the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
+    the run. With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what
+    its entry of a queue has for features.
     """
+
+    allowed: frozenset[str] = frozenset()
+    restart: bool = False
+    source: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    primary: str | None = None
+    allow_invalid: bool = False
+    queued: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One configuration over its subsets."""
 
     name: str
     benchmark: Benchmark
     sampling: Sampling
     tasks: Mapping[str, Path]
     results: Path
-    found: Found | None
+    way: Way
     tuning: defaults.Tuning
     selection: Selection = field(default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED))
-    allowed: frozenset[str] = frozenset()
-    restart: bool = False
-    source: str | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
-    providers_file: str | None = None
-    headers: tuple[str, ...] = ()
-    address_from: str | None = None
-    ca_file: str | None = None
-    price: Price | None = None
-    primary: str | None = None
-    allow_invalid: bool = False
-    queued: Mapping[str, Any] = field(default_factory=dict)
+    terms: Terms = field(default_factory=Terms)
+
+    @property
+    def found(self) -> Found | None:
+        """Return the addresses of an endpoint, None for baselines."""
+        return self.way.found
+
+    @property
+    def price(self) -> Price | None:
+        """Return the price of now, None if it is not known."""
+        return self.way.price
 
     @property
     def folder(self) -> Path:
@@ -113,29 +139,29 @@ class Plan:
             "prompt_version": self.benchmark.version,
             "model": model,
             "sampling": sampling,
-            "settings": self.benchmark.identity(),
-            "files": {name: sha256(content).hexdigest() for name, content in self.benchmark.all_files.items()},
+            "settings": self.benchmark.configuration.identity,
+            "files": {name: sha256(content).hexdigest() for name, content in kept_files(self.benchmark).items()},
         }
 
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
-        own, origin = self.benchmark.source, self.benchmark.origin
+        own, origin = self.benchmark.configuration.path, self.benchmark.origin
         files = settings.files(self.benchmark.settings) if origin else {}  # a shipped benchmark's are next to `source`
-        plays_code = self.benchmark.runs_code(self.benchmark.identity())
+        plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
         made: Provenance = {
             "endpoint": self.endpoint,
             "key_from": self.found.key_from if self.found else None,
             "provider": self.found.provider.name if self.found and self.found.provider else None,
-            "providers_file": self.providers_file,
-            "headers": list(self.headers),
-            "address_from": self.address_from,
+            "providers_file": self.way.providers_file,
+            "headers": list(self.way.headers),
+            "address_from": self.way.address_from,
             "key_check": key_check(self.found.addresses[0].key) if self.found else None,
-            "ca_file": self.ca_file,
+            "ca_file": self.way.ca_file,
             "price": msgspec.to_builtins(self.price),
-            "primary": self.primary,
+            "primary": self.terms.primary,
             "benchmark": origin.spec if origin else None,
-            "source": self.source or (str(own.resolve()) if own else None),
-            "sources": dict(self.sources) or {name: str(path.resolve()) for name, path in files.items()},
+            "source": self.terms.source or (str(own.resolve()) if own else None),
+            "sources": dict(self.terms.sources) or {name: str(path.resolve()) for name, path in files.items()},
             "harness": __version__,
             "parser_version": self.benchmark.parser_version,
             "python": platform.python_version(),

@@ -175,5 +175,5 @@ def lane_of(
         where=where,
         play=play,
         extensions=one.extensions,
-        allow_invalid=plan.allow_invalid or plan.found is None,
+        allow_invalid=plan.terms.allow_invalid or plan.found is None,
     )

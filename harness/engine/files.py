@@ -33,7 +33,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path, rep
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
 
-    kind = f"{benchmark.name} {subset} {benchmark.task_version}"
+    kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
     secret = origin.secret(os.environ)
     index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.key_field, secret)
     if repeats == 1:

@@ -10,9 +10,9 @@ import msgspec
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
-from harness.benchmarks.derived import Scorer, Totals
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.reports import Report
+from harness.benchmarks.scorer import Scorer, Totals
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
@@ -123,7 +123,7 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
         subset=run.subset,
         model=run.sampling.model,
         name=name,
-        prompt=run.benchmark.prompt,
+        prompt=run.benchmark.configuration.source,
         expected_users=run.users,
         failed_users=failed,
         repeats=run.index.repeats,

@@ -123,6 +123,9 @@ def _saved(benchmark: Benchmark, what: str, value: Any) -> Any:
     try:
         return orjson.loads(orjson.dumps(value))
     except TypeError as error:
+        if str(error).endswith(": coroutine"):
+            words = "holds a coroutine: an `await` is missing, most likely before a call of `chat`"
+            raise BenchmarkError(f"benchmark {benchmark.name}, {what} {words}") from None
         raise BenchmarkError(f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})") from None
 
 

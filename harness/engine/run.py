@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import defaults
-from harness.benchmark import Benchmark, Task
+from harness.benchmark import Benchmark, Task, kept_files
 from harness.benchmarks import tasks
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.config import origin
 from harness.config.plan import Plan, sampling_again
 from harness.cost import Bill, Cost, Price, Rate
@@ -205,7 +205,7 @@ def open_run(
     run.is_new = old is None
     run.changed = old is not None and (
         old.tasks["sha256"] != index.sha256
-        or old.tasks.get("truth", "") != plan.benchmark.truth_sha256
+        or old.tasks.get("truth", "") != plan.benchmark.task_files.truth_sha256
         or store.outside() > 0
     )
     emit(_opened(run, last_price, index.users(done & ~selected)))
@@ -228,7 +228,7 @@ def _old(plan: Plan, files: RunFiles, old: Manifest | None, label: str, emit: Em
         return None
     if (had := old.repeats) > plan.repeats:
         raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
-    if plan.primary not in (None, began := old.provenance.get("primary")):
+    if plan.terms.primary not in (None, began := old.provenance.get("primary")):
         kept = f"began with --primary {began}" if began else "began without --primary"
         raise BadInput(
             f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
@@ -240,12 +240,12 @@ def _go_on(run: Run, plan: Plan) -> None:
     """Begin to play users who are left, as the run's manifest now is."""
     manifest, store = run.manifest, run.store
     for feature in features():
-        feature.check(store.files, manifest, plan.allowed)
+        feature.check(store.files, manifest, plan.terms.allowed)
     check_measure(plan.benchmark, run.task(int(run.remaining[0])))
     manifest.state, manifest.results_sha256 = RUNNING, None
     manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
     store.set_aside_report()
-    store.keep_files(plan.benchmark.all_files)
+    store.keep_files(kept_files(plan.benchmark))
     manifest.save(store.files.manifest)
 
 
@@ -274,7 +274,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
     known -= unwanted(plan)
     used = old.provenance.get("quirks_used", ()) if old else ()
-    truth, path = plan.benchmark.truth_sha256, str(plan.tasks[subset])
+    truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
     made = Manifest(
         subset=subset,
         identity=plan.identity(),

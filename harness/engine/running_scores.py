@@ -17,8 +17,8 @@ import anyio
 import anyio.to_thread
 import numpy as np
 
-from harness.benchmarks.derived import Scorer, expanded, raw_rows
 from harness.benchmarks.records import made_of
+from harness.benchmarks.scorer import Scorer, expanded, raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.model import Record

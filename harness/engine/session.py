@@ -15,6 +15,8 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from harness.benchmark import kept_files
+from harness.benchmarks import tasks
 from harness.config.plan import Plan
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
@@ -63,7 +65,7 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
 
 
 def index_key(plan: Plan, subset: str) -> _IndexKey:
-    return plan.benchmark.name, plan.benchmark.task_version, subset, plan.tasks[subset], plan.repeats
+    return plan.benchmark.name, tasks.version(plan.benchmark), subset, plan.tasks[subset], plan.repeats
 
 
 def open_sessions(
@@ -99,7 +101,7 @@ class Session:
         alone: bool,
     ) -> None:
         """Lock a plan's runs, check that they have its configuration, and open their files."""
-        if odd := [name for name in plan.benchmark.all_files if not is_file_name(name)]:
+        if odd := [name for name in kept_files(plan.benchmark) if not is_file_name(name)]:
             raise BadInput(
                 f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
             )
@@ -116,11 +118,11 @@ class Session:
             held.callback(stores[subset].close)
         if is_first:
             logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
-            held.callback(remove_folder, plan.folder, {*logs, *plan.benchmark.all_files})  # if no run is left in it
+            held.callback(remove_folder, plan.folder, {*logs, *kept_files(plan.benchmark)})  # if no run is left in it
         for earlier in runs_in(plan.folder):
-            if not (earlier.subset in stores and (plan.restart or is_bare(earlier))):
-                same_identity(load(earlier.manifest), plan.identity(), plan.allowed, plan.folder)
-        if plan.restart:
+            if not (earlier.subset in stores and (plan.terms.restart or is_bare(earlier))):
+                same_identity(load(earlier.manifest), plan.identity(), plan.terms.allowed, plan.folder)
+        if plan.terms.restart:
             for store in stores.values():
                 store.set_aside_everything(own_logs(store.files))
         self.runs = [

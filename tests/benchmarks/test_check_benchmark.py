@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 
 import orjson
@@ -25,7 +26,7 @@ def wrong_with(spec: Path | str, subset: str, folder: Path, users: int = 20) -> 
         whole.benchmark, whole.subset, whole.file, whole.lines[:users], whole.models, whole.engine
     )
     assert checking.unmade(subject) is None or cls.name == "nothing"
-    found = dict(checking.results(subject))
+    found = {one.check: one.wrong for one in checking.results(subject)}
     assert list(found) == list(checking.CHECKS) or list(found)[-1] in checking.FIRST
     return {name: words for name, words in found.items() if words}
 
@@ -94,7 +95,7 @@ BROKEN = {
         "    def measure(",
         having(
             "scoring",
-            "Sums",
+            "Scoring",
             "def statistics(self, records):\n    return [[len(records), 1] for _ in records]\n\n"
             "def figures(self, totals):\n    return totals",
         )
@@ -107,6 +108,12 @@ BROKEN = {
         having("scoring", "Means", "def figures(self, totals):\n    return super().figures(totals) + len(totals)")
         + "    def measure(",
         "depends on the other rows",
+    ),
+    "figures that are said to be means": (
+        "statistics",
+        "    def measure(",
+        having("scoring", "Means", "def figures(self, totals):\n    return totals[:, :2]") + "    def measure(",
+        "other than means",
     ),
     "sections that need two users": (
         "reports",
@@ -184,7 +191,9 @@ def test_a_setting_that_is_not_part_of_a_run_is_found(tmp_path: Path, tasks: Pat
     changed(
         file,
         "    def prepare(self):",
-        '    def identity(self):\n        return {"scale": self.settings.scale}\n\n    def prepare(self):',
+        "    def prepare(self):\n        from dataclasses import replace\n"
+        "        identity = {'scale': self.settings.scale}\n"
+        "        self.configuration = replace(self.configuration, identity=identity)\n",
     )
     assert "history_length: 4 leaves the identity of a run as it was" in wrong_with(file, "north", tasks)["settings"]
 
@@ -201,6 +210,92 @@ def test_the_command_prints_a_line_a_check(capsys: pytest.CaptureFixture[str], t
         "stars, yelp: no answer: benchmark stars, user synthetic-01, measure without an answer"
         in capsys.readouterr().out
     )
+
+
+def checked(file: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """Return the exit code of `check-benchmark` and its lines that are not OK."""
+    code = main(["check-benchmark", str(file), "--tasks-dir", str(folder)])
+    return code, [line for line in capsys.readouterr().out.splitlines() if not line.endswith(": OK")]
+
+
+def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Code that fails is a breach all the same, and a waiver needs a reason and a check."""
+    file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
+    changed(file, '"Exact": float(error == 0)', '"Exact": None')
+    changed(file, "    baselines =", '    waived = {"values": "nobody is exact here"}\n    baselines =')
+    waived = "stars, yelp: values: waived (nobody is exact here): Exact is None for every user"
+    assert checked(file, STARS.parent, capsys) == (0, [waived])
+    changed(file, "error = worst if", "error = 9 if")
+    assert checked(file, STARS.parent, capsys)[0] == 1
+    for wrong in ('{"valeus": "x"}', '{"values": ""}', '{"tasks": "x"}'):
+        file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
+        changed(file, "    baselines =", f"    waived = {wrong}\n    baselines =")
+        code, [line] = checked(file, STARS.parent, capsys)
+        assert (code, line[:33]) == (1, "stars, yelp: declaration: waived:")
+
+
+def test_error_is_shown_once_and_other_checks_refer_to_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
+    changed(
+        file,
+        "        profile = await chat.json(",
+        "        assert given is None, 'odd'\n        profile = await chat.json(",
+    )
+    code, lines = checked(file, STARS.parent, capsys)
+    assert code == 1 and len(lines) > 3
+    assert sum("AssertionError: odd" in line for line in lines) <= 2  # of a changed line, and of a line as it is
+
+
+def own(folder: Path, play: str, measure: str) -> Path:
+    """Write a benchmark, with a line of tasks that has the fields a and b."""
+    (folder / "a.jsonl").write_text('{"user_id": "u", "a": 1, "b": 2}\n')
+    (folder / "own.py").write_text(
+        "from harness import Benchmark, Metric, Task\n\n\n"
+        "class Own(Benchmark):\n"
+        '    name = "nothing"\n    subsets = {"a": "a.jsonl"}\n    metrics = (Metric("X"),)\n\n'
+        "    def parse(self, line, subset):\n"
+        '        return Task(line["user_id"], given="x", truth=(line["a"], line["b"]))\n\n'
+        f"    async def play(self, given, chat):\n        {play}\n\n"
+        f"    def measure(self, task, answer):\n        {measure}\n"
+    )
+    return folder / "own.py"
+
+
+def test_bad_lines_of_several_fields_are_shown_at_once(tmp_path: Path) -> None:
+    """Each field once, however many of its values and lines there are."""
+    file = own(tmp_path, "return 1", 'return {"X": 1 / (1 + abs(task.truth[0] + task.truth[1]))}')
+    found = wrong_with(file, "a", tmp_path)["bad lines"].split("; ")
+    assert len(found) == 2 and all("TypeError" in one for one in found)
+
+
+@pytest.mark.parametrize("play", ["return chat.json(given)", "return len(chat.json(given))"])
+def test_forgotten_await_has_a_sentence_of_its_own(play: str, tmp_path: Path) -> None:
+    """Whether the coroutine is the answer, or is used for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that it was never awaited
+        found = wrong_with(own(tmp_path, play, 'return {"X": 1.0}'), "a", tmp_path)
+    assert any("an `await` is missing" in words for words in found.values())
+
+
+@pytest.mark.filterwarnings("default")
+def test_warning_of_the_code_is_shown_once_and_none_for_what_a_check_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many users, models and checks there are."""
+    file = own(tmp_path, "return chat.json(given)", "import warnings; warnings.warn('odd'); return {'X': 1.0}")
+    with warnings.catch_warnings(record=True) as caught:
+        checked(file, tmp_path, capsys)
+    assert [str(one.message) for one in caught] == ["odd"]
+
+
+def test_note_is_shown_once_for_all_subsets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
+    changed(file, '    baselines = {"four-stars": four_stars}\n', "")
+    changed(file, '    subsets = {"yelp": ', '    subsets = {"again": "yelp_star_tasks.jsonl", "yelp": ')
+    code, lines = checked(file, STARS.parent, capsys)
+    assert code == 0 and [line.partition(": no reply")[0] for line in lines] == ["stars, again, yelp: note"]
 
 
 def test_without_baselines_it_says_what_was_not_possible(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ PLUGIN = '''
 
 import numpy as np
 
-from harness import Benchmark, Metric, Sums, Task
+from harness import Benchmark, Metric, Scoring, Task
 
 
 def guess(messages, seed):
@@ -26,7 +26,7 @@ def three(messages, seed):
     return '{"demand": %d}' % (len(messages[-1]["content"]) % 3)
 
 
-class Forecasts(Sums):
+class Forecasts(Scoring):
     def statistics(self, records):
         pairs = [(record["metrics"]["true"], record["metrics"]["given"]) for record in records]
         return [[abs(x - y), 1, x, y, x * x, y * y, x * y] for x, y in pairs]

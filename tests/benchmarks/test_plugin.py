@@ -574,8 +574,8 @@ STATIC = {
     "a name that is no word": ('name = "visits"', 'name = "my visits"', "name: expected a word"),
     "a name that ships": ('name = "visits"', 'name = "streamprofile"', "a benchmark that ships"),
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
-    "a field that hides a method": ('user = "visitor"', 'main = ("Detour",)', "main: the harness calls this"),
-    "a field that hides a property": ('user = "visitor"', 'files = ("a.txt",)', "files: the harness calls this"),
+    "a field that hides a method": ('user = "visitor"', 'warn = ("Detour",)', "warn: the harness calls this"),
+    "a field that hides a property": ('user = "visitor"', "configuration = 3", "configuration: "),
     "a member that belongs to an object": ('user = "visitor"', "card_figures = max", "belongs to the object `cards`"),
     "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
     "live figures of no metric": ('user = "visitor"', 'live = ("Hits",)', "live: 'Hits': no such metric"),
@@ -620,6 +620,7 @@ BEFORE_ANY_REQUEST = {
     "parse fails on its own": ("for name in (", "self.nothing.more\n        for name in (", "visits"),
     "no value of a metric": ('{"Hit rate": None, "Detour": None}', '{"Hit rate": None}', "expected a value of each"),
     "a value that is none": ('{"Hit rate": None, "Detour": None}', '{"Hit rate": "a", "Detour": None}', "a number"),
+    "prepare hides an object": ("self.examples = ", "self.records = []\n        self.examples = ", "self.records"),
     "prepare fails": ("self.examples = ", "self.examples = 1 / 0\n        self.examples = ", "ZeroDivisionError"),
 }
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from harness.benchmark import Benchmark, Metric, Sums, Task
+from harness.benchmark import Benchmark, Metric, Scoring, Task
 from harness.benchmarks.dailymobility.scores import figures, tallied
 from harness.benchmarks.dailymobility.spread import Side
-from harness.benchmarks.derived import Scorer
 from harness.benchmarks.reports import Repeats, Report
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.scores import NAMES
 from harness.engine.finish import ReportScores
@@ -37,7 +37,7 @@ class Means(Benchmark):
         raise NotImplementedError
 
 
-class HitsOfTries(Sums):
+class HitsOfTries(Scoring):
     def statistics(self, records: Sequence[JSON]) -> Any:
         return [record["row"] for record in records]
 

@@ -15,8 +15,8 @@ import orjson
 import pytest
 
 from harness.benchmarks import registry
-from harness.benchmarks.derived import Figures, Scorer
 from harness.benchmarks.reports import Value
+from harness.benchmarks.scorer import Figures, Scorer
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
@@ -276,7 +276,7 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
         hit = answer is not None and answer["stars"] == task.truth
         return {{"hits": int(hit), "seen": "yes", "MAE": 1, "Exact": "unknown"}}
 
-{having("scoring", "Sums", STATISTICS)}"""
+{having("scoring", "Scoring", STATISTICS)}"""
 
 
 def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import harness
 from harness.api import CommandFailed
 from harness.benchmarks import registry
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.cli import main
 from harness.engine import session
 from harness.engine.files import index_file, stamp

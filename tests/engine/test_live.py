@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import harness
 from harness.benchmark import Benchmark
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.defaults import SHARD_USERS
 from harness.engine.running_scores import RunningScores
 from harness.model import Record

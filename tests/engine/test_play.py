@@ -416,6 +416,6 @@ def test_settings_that_change_answers_are_identity() -> None:
         {"structured": "auto"},
         {"parse_retries": 0},
     ]
-    identities = [configure(**settings).identity() for settings in made]
+    identities = [configure(**settings).configuration.identity for settings in made]
     assert identities[0] == {"prompt": "own", "persona": True, "structured": "json_object", "parse_retries": 2}
     assert len({orjson.dumps(identity) for identity in identities}) == len(made)

@@ -16,7 +16,7 @@ from harness.model import Snapshots
 from tests.support import ROOT
 
 PUBLIC = {
-    *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Sums", "Task"),
+    *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Scoring", "Task"),
     "__version__",
     *("list_runs", "load_run", "reeval", "resume", "run"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,9 +16,9 @@ from tests.support import ROOT
 PACKAGE = ROOT / "harness"
 
 WORDS = {"model", "errors", "printable", "defaults", "cost"}
-LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "user_code")}
+LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
-CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
+CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
 ROOMS = CORE | {"store", "feature", "endpoint", "report", "ui", "serve", "config"}
 MAY_IMPORT = {
     "model": set(),
@@ -29,11 +30,13 @@ MAY_IMPORT = {
     "benchmarks.files": {"errors"},
     "benchmarks.records": WORDS,
     "benchmarks.parsing": WORDS,
+    "benchmarks.template": WORDS | {"benchmarks.files"},
     "benchmarks.user_code": WORDS,
     "benchmarks.settings": WORDS | {"benchmarks.files", "benchmarks.user_code"},
     "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
     "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
-    "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
+    "agents": WORDS | LEAVES | PROTOCOL | {"scoring"},
+    "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring", "agents"},
     "store": CORE,
     "feature": WORDS | {"store", "benchmark"},
     "endpoint": CORE,
@@ -140,7 +143,7 @@ def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Pat
     (tmp_path / "benchmarks").mkdir()
     for name in ("settings", "registry"):
         (tmp_path / "benchmarks" / f"{name}.py").write_text(
-            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import template, files\n",
+            "from harness.benchmark import Benchmark\nfrom harness.benchmarks import cards, files\n",
             encoding="utf-8",
         )
     assert [line.partition(" ")[2] for line in breaches(tmp_path)] == [
@@ -169,3 +172,9 @@ print("loaded", *({SLOW} & set(sys.modules)))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()[-1].split()) == {"loaded", "harness.cli", *loaded}
+
+
+def test_nothing_asks_which_methods_a_benchmark_overrides() -> None:
+    """Flags of its objects say what they are (docs/design.md, section 2)."""
+    asks = re.compile(r"\bis (not )?(Benchmark|Scoring|Means|Records|Cards|TaskFiles)\.\w")
+    assert [file.name for file in PACKAGE.rglob("*.py") if asks.search(file.read_text(encoding="utf-8"))] == []

@@ -24,8 +24,8 @@ ALLOWED = {
 }
 """The only lines with such a word, by file."""
 
-DATA = ("benchmarks/", "sample/")
-"""What belongs to benchmarks: their code, and synthetic tasks."""
+DATA = ("agents/", "benchmarks/", "sample/")
+"""What belongs to benchmarks: their code, agents written for one, and synthetic tasks."""
 
 
 def named(root: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from harness.benchmarks import overview
-from harness.benchmarks.derived import Scorer
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.model import Block, Chart, Heading, Paragraph, Record, RunFacts, Table, Verbatim

@@ -373,9 +373,10 @@ WAYS = {
     "ui/console.py": {"SharedConsole"},
     "cli.py": {"stdout", "stderr"},  # to flush them, and to drop what is left
     "ui/progress.py": {"stderr"},  # to ask whether it is a terminal
-    "benchmarks/dailymobility/agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
-    "benchmarks/dailymobility/agents/classes.py": {"stderr"},  # likewise
-    "benchmarks/dailymobility/agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
+    "agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
+    "agents/classes.py": {"stderr"},  # likewise
+    "agents/prompt.py": {"print"},  # likewise
+    "agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
 }
 CALLS = {"print", "pprint", "input", "Console", "SharedConsole", "StreamHandler", "basicConfig", "print_exc"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}

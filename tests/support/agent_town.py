@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
-from harness.benchmarks.dailymobility.agents import Limits, Runner, load_agent, play
-from harness.benchmarks.dailymobility.city import Aoi, City, Poi
-from harness.benchmarks.dailymobility.day import Resident, Row
+from harness.agents import Limits, Runner, load_agent, play
+from harness.agents.city import Aoi, City, Poi
+from harness.agents.day import Resident, Row
 from harness.model import Ask, Completion, Request
 from tests.support import DATA
 

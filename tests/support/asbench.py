@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
+from harness.agents import Runner, load_agent, play
+from harness.agents.city import load_city
 from harness.benchmarks.dailymobility import task
-from harness.benchmarks.dailymobility.agents import Runner, load_agent, play
-from harness.benchmarks.dailymobility.city import load_city
 from harness.endpoint.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Completion, Request

@@ -152,7 +152,7 @@ class WholeRun:
         if len(job.remaining):
             made.state = RUNNING
             store.set_aside_report()
-            store.keep_files(benchmark.files)
+            store.keep_files(benchmark.configuration.files)
             made.save(files.manifest, disk)
             anyio.run(self._play, job, endpoint, self.extensions(disk))
         elif made.state == COMPLETE:

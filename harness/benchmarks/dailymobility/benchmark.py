@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
-from harness.benchmarks.dailymobility import agents, groundtruth, plan, summary, synth, task
-from harness.benchmarks.dailymobility.agents import KEPT, AgentFile, Runner, load_agent
-from harness.benchmarks.dailymobility.agents.llm import no_reply
+from harness import agents
+from harness.agents import KEPT, AgentFile, Runner, load_agent
+from harness.agents.city import City, load_city
+from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
+from harness.agents.llm import no_reply
+from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.cards import ResidentCards
-from harness.benchmarks.dailymobility.city import City, load_city
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.parsing import FINAL_REASONS
@@ -28,7 +29,7 @@ from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, BadInput, shown
 from harness.model import JSON, Completion, Request
 
-FOLDER = "dailymobility"
+FOLDER, PROFILES = "dailymobility", "profiles.json"
 """Below the tasks folder: the data as published."""
 LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
 """Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
@@ -66,15 +67,12 @@ RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that 
 
 
 class Mode(Protocol):
-    """How a day comes about. `source` tells whose prompt or agent it is; `files` are the bytes that define it."""
+    """How a day comes about. `asks_with` has the identity of the mode alone."""
 
     name: str
     steps: int
-    source: str
-    path: Path | None
-    files: Mapping[str, bytes]
+    asks_with: Configuration
 
-    def identity(self) -> JSON: ...
     async def play(self, resident: Resident, chat: Chat) -> Day: ...
 
 
@@ -85,15 +83,9 @@ class PlanMode:
     steps = 1
 
     def __init__(self, prompt: plan.PlanPrompt, city: City, asking: Asking) -> None:
-        self.source = prompt.source
-        self.path = prompt.path
-        self.files = prompt.files
+        self.asks_with = Configuration(prompt.source, prompt.path, prompt.files, asking.identity)
         self._prompt = prompt
         self._nearby = plan.Nearby(city)
-        self._asking = asking
-
-    def identity(self) -> JSON:
-        return self._asking.identity
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         return await plan.play(resident, self._nearby, chat, self._prompt)
@@ -114,20 +106,15 @@ class AgentMode:
         warn: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        self.source = f"agent {agent.name}"
-        self.path: Path | None = agent.path
-        self.files: Mapping[str, bytes] = {
-            KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())
-        }
-        self._seed = settings.agent_seed
-        self._sent = {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
-        self._asking = asking
-        self._finds = {AGENT_MEMORY_SEARCH: True} if settings.agent_memory_search else {}
-        self._runner = Runner(agent, city, seed=self._seed, finds_memories=bool(self._finds), warn=warn, log=log)
-
-    def identity(self) -> JSON:
-        own = {"simulator": SIMULATOR_VERSION, "agent_seed": self._seed, **self._finds, **self._sent}
-        return {**own, **self._asking.identity}
+        files = {KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())}
+        seed, finds = settings.agent_seed, settings.agent_memory_search
+        identity = {"simulator": SIMULATOR_VERSION, "agent_seed": seed}
+        identity |= {AGENT_MEMORY_SEARCH: True} if finds else {}
+        identity |= {AGENT_PARAMETERS: SENT} if settings.sends_parameters else {}
+        identity |= asking.identity
+        self.asks_with = Configuration(f"agent {agent.name}", agent.path, files, identity, None, BASELINES_AND_AGENTS)
+        self._asking, self._sends_parameters = asking, settings.sends_parameters
+        self._runner = Runner(agent, city, seed=seed, finds_memories=finds, warn=warn, log=log)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         odd = Counter[str]()
@@ -160,7 +147,7 @@ class AgentMode:
     def _as_run(self, request: Request) -> Request:
         """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
         structured = self._asking.wants_json
-        asked = request.parameters if self._sent else {}
+        asked = request.parameters if self._sends_parameters else {}
         kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
         return replace(request, json_object=request.json_object and structured, parameters=kept)
 
@@ -180,10 +167,8 @@ class UnplayedMode(Unplayed):
         super().__init__(checked(settings, "prompt", str))
         self.name: str = checked(settings, "mode", str)
         self.steps = AgentMode.steps if self.name == AgentMode.name else PlanMode.steps
-        self._identity = {name: settings[name] for name in IDENTITIES if name in settings}
-
-    def identity(self) -> JSON:
-        return self._identity
+        identity = {name: settings[name] for name in IDENTITIES if name in settings}
+        self.asks_with = Configuration(self.source, None, {}, identity)
 
     async def play(self, resident: Resident, chat: Chat) -> Day:
         self.messages()
@@ -240,12 +225,42 @@ def _measured(city: City, places: tuple[int, ...] | list[int], intentions: tuple
     return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
 
 
+class ProfileFiles(TaskFiles):
+    """The data in one of `LAYOUTS`. `city` is None where nothing is prepared to read a line."""
+
+    def __init__(self, city: City | None = None, steps: int = 1, truth_sha256: str = "") -> None:
+        self.version = f"1 {city.sha256} {steps}" if city else ""
+        self.truth_sha256 = truth_sha256
+        self._city, self._steps = city, steps
+
+    def file_in(self, folder: Path, name: str) -> Path:
+        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / PROFILES))
+        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
+
+    def outline(self, line: JSON, subset: str) -> tuple[int, int]:
+        assert self._city is not None
+        task.check(line, self._city)
+        return line["id"], self._steps
+
+
+def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
+    if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
+        return DailyMobility.Settings(prompt=files.get("prompt"))
+    kind = DailyMobility.Settings if identity.get(AGENT_PARAMETERS) == SENT else DailyMobility.EarlierSettings
+    finds, seed = identity.get(AGENT_MEMORY_SEARCH) is True, checked(identity, "agent_seed", int)
+    return kind(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
+
+
+def _runs_code(identity: JSON) -> bool:
+    return bool(identity.get("mode") == AgentMode.name)
+
+
 class DailyMobility(Benchmark):
     name = "dailymobility"
     title = "DailyMobility"
     version = "1"
     parser_version = "2"
-    subsets: ClassVar = {"beijing": f"{FOLDER}/profiles.json"}
+    subsets: ClassVar = {"beijing": f"{FOLDER}/{PROFILES}"}
     data_files = (
         f"{FOLDER}/beijing.pb",
         *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
@@ -262,9 +277,10 @@ class DailyMobility(Benchmark):
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, summary.PER_SLOT)
     scoring = summary.DayScoring()
+    task_files = ProfileFiles()
     records = Days()
     cards = ResidentCards()
-    imports = Imports(upgraded=summary.upgraded)
+    imports = Imports(upgraded=summary.upgraded, settings=_settings, runs_code=_runs_code)
     user = "resident"
     language = "zh"
     same_note = True  # the requests of results that exist
@@ -298,28 +314,17 @@ class DailyMobility(Benchmark):
 
         sends_parameters = False
 
-    @classmethod
-    def settings_from(cls, identity: JSON, files: Mapping[str, Path]) -> Any:
-        if checked(identity, "mode", str) != AgentMode.name or "agent" not in files:
-            return cls.Settings(prompt=files.get("prompt"))
-        made = cls.Settings if identity.get(AGENT_PARAMETERS) == SENT else cls.EarlierSettings
-        finds = identity.get(AGENT_MEMORY_SEARCH) is True
-        seed = checked(identity, "agent_seed", int)
-        return made(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
-
-    @classmethod
-    def file_in(cls, folder: Path, name: str) -> Path:
-        profiles = Path(cls.subsets["beijing"]).name
-        found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / profiles))
-        return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
-
     def prepare(self) -> None:
-        folder = self.file_in(self.folder, FOLDER)
+        folder = self.task_files.file_in(self.folder, FOLDER)
         self.city = load_city(folder / "beijing.pb")
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
         truth = groundtruth.load(folder)
-        self.truth_sha256, self.scoring = truth.sha256, summary.DayScoring(truth)
-        self._mode = self._made_mode()
+        self.scoring = summary.DayScoring(truth)
+        mode = self._mode = self._made_mode()
+        self.task_files = ProfileFiles(self.city, mode.steps, truth.sha256)
+        own = mode.asks_with
+        identity = {"mode": mode.name, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
+        self.configuration = replace(own, identity=identity)
 
     def _made_mode(self) -> Mode:
         made = self.settings
@@ -332,44 +337,8 @@ class DailyMobility(Benchmark):
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
 
-    @property
-    def default_temperature(self) -> float | None:
-        return super().default_temperature if self.settings.agent is None else None
-
-    @property
-    def note_on_baselines(self) -> str:
-        return "" if self.settings.agent is None else BASELINES_AND_AGENTS
-
-    @property
-    def task_version(self) -> str:
-        return f"1 {self.city.sha256} {self._mode.steps}"
-
-    @property
-    def source(self) -> Path | None:
-        return self._mode.path
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        return self._mode.files
-
-    @property
-    def prompt(self) -> str:
-        return self._mode.source
-
-    def identity(self) -> JSON:
-        return {
-            "mode": self._mode.name,
-            "prompt": self._mode.source,
-            **self._mode.identity(),
-            "map_sha256": self.city.sha256,
-        }
-
     def parse(self, line: JSON, subset: str) -> Task:
         return task.parse(line, self.city, self._mode.steps)
-
-    def outline(self, line: JSON, subset: str) -> tuple[int, int]:
-        task.check(line, self.city)
-        return line["id"], self._mode.steps
 
     async def play(self, given: Resident, chat: Chat) -> Day:
         return await self._mode.play(given, chat)
@@ -381,16 +350,12 @@ class DailyMobility(Benchmark):
     def remark(self, task: Task) -> str:
         notes = [SYNTHETIC] if task.synthetic else []
         if self._mode.name == AgentMode.name:
-            notes += [SIMULATED] if AGENT_PARAMETERS in self._mode.identity() else [SIMULATED, RUNS_PARAMETERS]
+            notes += [SIMULATED] if AGENT_PARAMETERS in self.configuration.identity else [SIMULATED, RUNS_PARAMETERS]
         return " ".join(notes)
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
         return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
-
-    @classmethod
-    def runs_code(cls, identity: JSON) -> bool:
-        return bool(identity.get("mode") == AgentMode.name)
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from harness.agents.city import City
+from harness.agents.day import INTENTIONS
 from harness.benchmark import Cards, Task
-from harness.benchmarks.dailymobility.city import City
-from harness.benchmarks.dailymobility.day import INTENTIONS
 from harness.benchmarks.dailymobility.summary import ribbon
 from harness.benchmarks.rendering import quotes
 from harness.model import JSON, Block, Completion, Heading, Paragraph, Sketch, Table

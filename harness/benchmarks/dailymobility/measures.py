@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from math import fsum, hypot
 
-from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS, Row, intention_number
+from harness.agents.day import INTENTIONS, SLOTS, Row, intention_number
 
 
 def visited(rows: Iterable[Row]) -> tuple[int, ...]:

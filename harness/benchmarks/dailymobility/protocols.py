@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.day import INTENTIONS
+from harness.agents.day import INTENTIONS
 from harness.model import JSON
 from harness.scoring.divergence import Array, distance, divergence
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
+from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, SEQUENCES, SIZES
 from harness.scoring.divergence import Array, curvature, left_out
 from harness.scoring.intervals import SHRINKAGE, Interval, Moments, interval, moments

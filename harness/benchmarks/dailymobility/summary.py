@@ -12,9 +12,9 @@ import numpy as np
 import orjson
 from msgspec import UNSET
 
-from harness.benchmark import Sums
+from harness.agents.day import INTENTIONS, SLOTS
+from harness.benchmark import Scoring
 from harness.benchmarks.dailymobility import scores
-from harness.benchmarks.dailymobility.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
     BINS,
@@ -47,7 +47,7 @@ NAMES = {FINAL: "Score", **{metric: f"JSD_{metric}" for metric in METRICS}}
 """Figure -> its name among the metrics of a report."""
 
 
-class DayScoring(Sums):
+class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
     has_intervals = True

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.city import Aoi, City, read_city
-from harness.benchmarks.dailymobility.day import INTENTIONS, NUMBERS, SLOTS
+from harness.agents.city import Aoi, City, read_city
+from harness.agents.day import INTENTIONS, NUMBERS, SLOTS
 from harness.benchmarks.dailymobility.measures import gyration_radius
 from harness.benchmarks.dailymobility.synth_city import SYNTH, map_bytes, pick
 from harness.errors import BadInput

@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from harness.benchmarks.dailymobility.city import MAP
-from harness.benchmarks.dailymobility.spatial import optional
+from harness.agents.city import MAP
+from harness.agents.spatial import optional
 
 T = TypeVar("T")
 XY = tuple[float, float]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.agents.city import City
+from harness.agents.day import Resident
 from harness.benchmark import Task
-from harness.benchmarks.dailymobility.city import City
-from harness.benchmarks.dailymobility.day import Resident
 from harness.benchmarks.tasks import kind_of
 from harness.errors import FieldError
 from harness.model import JSON

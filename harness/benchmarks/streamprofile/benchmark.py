@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Imports, Metric, Records, Task
+from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, scores, summary
@@ -84,6 +84,14 @@ FURTHER = (
 )
 
 
+class StepFiles(TaskFiles):
+    version = "1"
+
+    def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
+        tasks.check(line, subset)
+        return line["user_id"], len(line["prediction_tasks"])
+
+
 class Steps(Records):
     """A record has what each step predicted, and the metrics of it."""
 
@@ -152,7 +160,6 @@ class StreamProfile(Benchmark):
     title = "StreamProfileBench"
     version = "1"
     parser_version = "2"
-    task_version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
     data_set = "WaterWang-001/StreamProfileBench"
     metrics = MEANS
@@ -163,6 +170,7 @@ class StreamProfile(Benchmark):
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
     scoring = summary.StepScoring()
+    task_files = StepFiles()
     records = Steps()
     cards = UserCards()
     imports = Imports(authors, published, summary.upgraded)
@@ -177,31 +185,13 @@ class StreamProfile(Benchmark):
     def prepare(self) -> None:
         self.cards = UserCards(self.asking.parse_retries)
         named = checked(self.recorded, "prompt", str) if self.recorded is not None else None
-        self._prompt: prompts.Prompt = (
-            prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
-        )
-
-    @property
-    def prompt(self) -> str:
-        return self._prompt.source
-
-    @property
-    def source(self) -> Path | None:
-        return self._prompt.path
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        return dict(self._prompt.files)
-
-    def identity(self) -> JSON:
-        return {"prompt": self.prompt, "persona": self.settings.persona, **self.asking.identity}
+        prompt: prompts.Prompt = prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
+        identity = {"prompt": prompt.source, "persona": self.settings.persona, **self.asking.identity}
+        self._prompt = prompt
+        self.configuration = Configuration(prompt.source, prompt.path, dict(prompt.files), identity)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
-
-    def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
-        tasks.check(line, subset)
-        return line["user_id"], len(line["prediction_tasks"])
 
     async def play(self, given: Given, chat: Chat) -> tuple[StepAnswer, ...]:
         persona, answers = "", []

@@ -50,7 +50,7 @@ class Budgets(Extension):
 
     def _words_of(self, plan: Plan) -> Any:
         """Return a plan's budget: that of its entry of a queue, of the command, or of the run that is resumed."""
-        if (own := plan.queued.get(TUNING)) is not None:
+        if (own := plan.terms.queued.get(TUNING)) is not None:
             return str(Cap.parse(own)._replace(each=True))
         if self._asked is not None or self._of_queue:
             return self._asked

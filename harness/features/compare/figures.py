@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.analysis.sides import Side, common
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures, having
+from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
 from harness.model import JSON

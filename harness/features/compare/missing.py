@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.analysis.sides import Side
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures, having
+from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.paired import Mask, Pair, effects
 from harness.model import JSON
 from harness.scoring.bootstrap import Array

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness.analysis import sides as runs
 from harness.analysis.sides import Side, Subset
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
 from harness.features.compare import figures, planning, verdicts, warnings
 from harness.features.compare.figures import Stratum

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.analysis.sides import Side, Subset
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures, having
+from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.figures import Stratum
 from harness.model import JSON
 from harness.scoring.bootstrap import Array

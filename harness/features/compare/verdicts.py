@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from harness.benchmark import Metric
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.scorer import Figures
 from harness.model import JSON
 from harness.ui.words import plural
 

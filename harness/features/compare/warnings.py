@@ -12,9 +12,9 @@ import orjson
 from harness.analysis.imported import Imported
 from harness.analysis.sides import Side, Subset, common
 from harness.benchmark import VALID
-from harness.benchmarks.derived import Figures
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import sentence_on_invalid
+from harness.benchmarks.scorer import Figures
 from harness.features.compare.figures import number
 from harness.features.compare.paired import Pair
 from harness.model import JSON

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from rich.filesize import decimal
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks.files import BLOCK, open_regular
 from harness.errors import BadInput, EndpointStopped, MachineError
 from harness.features.fetch import fetched
@@ -95,8 +95,8 @@ def _locked(folder: Path, disk: Disk) -> Iterator[None]:
 
 
 def _files(cls: type[Benchmark], subsets: Sequence[str], folder: Path, snapshot: Snapshot) -> Iterator[_File]:
-    for name in dict.fromkeys(name for subset in subsets for name in cls.files_needed(subset)):
-        path = cls.file_in(folder, name)
+    for name in dict.fromkeys(name for subset in subsets for name in files_needed(cls, subset)):
+        path = cls.task_files.file_in(folder, name)
         yield _File(_remote(snapshot, name), path, Path(os.path.relpath(path, folder)).as_posix())
 
 

@@ -21,7 +21,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.analysis.sides import Side, Subset
 from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.derived import ROWS_LIMIT, having
+from harness.benchmarks.scorer import ROWS_LIMIT, having
 from harness.errors import BadInput, HarnessError
 from harness.features.leaderboard import prompts
 from harness.features.leaderboard.footnotes import bounded

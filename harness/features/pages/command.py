@@ -83,5 +83,5 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace
         return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.repeats)
     cls, _ = registry.importing(files.subset)
     made = cls()
-    tasks = made.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
+    tasks = made.task_files.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
     return made, index_file(made, files.subset, tasks, args.results_dir)

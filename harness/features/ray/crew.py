@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 import orjson
 
+from harness.benchmark import kept_files
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.transport import Received
 from harness.engine.lane import Lane, User
@@ -372,7 +373,8 @@ class Crew:
     def _code_played(self) -> str:
         """Return the files whose code workers run, which may end them."""
         benchmarks = [run.benchmark for lane in self._lanes for run in lane.runs]
-        names = {name for each in benchmarks if each.runs_code(each.identity()) for name in each.all_files}
+        foreign = [each for each in benchmarks if each.imports.runs_code(each.configuration.identity)]
+        names = {name for each in foreign for name in kept_files(each)}
         return f"; they ran code of {', '.join(sorted(names))}" if names else ""
 
     async def _replace(self) -> None:

@@ -108,4 +108,4 @@ def _endpoint_of(plan: Plan, user: str) -> str:
 
 def _plays_code(benchmark: Benchmark) -> bool:
     """Return whether playing runs code that does not ship with the harness, and so may block."""
-    return benchmark.origin is not None or benchmark.runs_code(benchmark.identity())
+    return benchmark.origin is not None or benchmark.imports.runs_code(benchmark.configuration.identity)

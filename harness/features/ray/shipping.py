@@ -34,14 +34,14 @@ class Shipped:
 
 def packed(benchmark: Benchmark, contents: dict[str, bytes]) -> Shipped:
     """Return what makes a benchmark again, and add the bytes of its files to `contents`, by SHA-256."""
-    data = {name: input_file(benchmark.file_in(benchmark.folder, name)) for name in benchmark.data_files}
+    data = {name: input_file(benchmark.task_files.file_in(benchmark.folder, name)) for name in benchmark.data_files}
     return Shipped(
         name=benchmark.name,
         origin=benchmark.origin,
-        identity=benchmark.identity(),
+        identity=benchmark.configuration.identity,
         asking=benchmark.asking,
         named={field: settings.kept_name(field, path) for field, path in settings.files(benchmark.settings).items()},
-        kept=_hashes(benchmark.files, contents),
+        kept=_hashes(benchmark.configuration.files, contents),
         data=_hashes(data, contents),
     )
 
@@ -55,7 +55,7 @@ def unpacked(shipped: Shipped, contents: Mapping[str, bytes], folder: Path) -> B
             path.write_bytes(contents[digest])
     cls, named = _class(shipped), {field: folder / "kept" / kept for field, kept in shipped.named.items()}
     return cls(
-        cls.settings_from(shipped.identity, named),
+        settings.of_run(cls, shipped.identity, named),
         asking=shipped.asking,
         folder=folder / "tasks",
         digests=shipped.kept if named else None,

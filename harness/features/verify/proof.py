@@ -88,7 +88,7 @@ class Check:
             yield f"{index.path} is not the tasks file that this run was made with"
         elif manifest.tasks["users"] != index.users():
             yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {index.users()}"
-        if manifest.tasks.get("truth", "") != self._benchmark.truth_sha256:
+        if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
             yield "the ground truth is not the one that the report was made with: regenerate it with `reeval`"
 
     def _saw_failure(self, data: JSON) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.agents.day import SLOTS, Day
 from harness.benchmark import ASKING, Asking, Task
 from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.day import SLOTS, Day
 from harness.chat import Structured
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import AgentFailed, BadInput
@@ -192,7 +192,7 @@ def test_an_agent_that_fails_is_no_day(made: Callable[..., DailyMobility], data:
 
 def test_the_index_of_one_mode_does_not_serve_the_other(made: Callable[..., DailyMobility]) -> None:
     """Their chains have different lengths."""
-    assert made().task_version != made(COMMUTES).task_version
+    assert made().task_files.version != made(COMMUTES).task_files.version
 
 
 @pytest.mark.parametrize(

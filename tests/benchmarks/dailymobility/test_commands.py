@@ -779,7 +779,7 @@ def test_data_in_the_usual_place_is_taken_first(town: Path, tmp_path: Path, caps
     tasks = tmp_path / "both"
     for place in ("dailymobility", "datasets/DailyMobility"):
         shutil.copytree(town / "dailymobility", tasks / place)
-    assert DailyMobility.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
+    assert DailyMobility.task_files.file_in(tasks, "dailymobility/beijing.pb") == tasks / "dailymobility" / "beijing.pb"
     assert run(tmp_path / "none", tmp_path / "out") == 2
     assert str(tmp_path / "none" / "dailymobility" / "profiles.json") in capsys.readouterr().err
 

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.agents.city import Aoi, City, Poi
+from harness.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmark import Asking
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.city import Aoi, City, Poi
-from harness.benchmarks.dailymobility.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanPrompt, play
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
 from harness.chat import Chat, Structured

@@ -24,9 +24,9 @@ from harness.benchmarks.dailymobility.lists import read
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
 from harness.benchmarks.dailymobility.scores import Estimate
 from harness.benchmarks.dailymobility.spread import FINAL, Side, both, mixed
-from harness.benchmarks.derived import Scorer, Totals
 from harness.benchmarks.overview import blocks, headline
 from harness.benchmarks.reports import encoded
+from harness.benchmarks.scorer import Scorer, Totals
 from harness.model import JSON, Block, Heading, Paragraph, Record, RunFacts, Table
 from harness.report.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES

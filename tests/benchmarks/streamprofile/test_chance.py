@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from harness.benchmark import VALID, Benchmark, Means, Metric
-from harness.benchmarks.derived import Scorer
 from harness.benchmarks.reports import Report
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
 from harness.benchmarks.streamprofile.chance import DRAWS, drawn, urn
 from harness.benchmarks.streamprofile.synth import generate

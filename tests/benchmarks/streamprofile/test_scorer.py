@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.benchmark import Metric
-from harness.benchmarks import derived, reports
+from harness.benchmarks import reports
 from harness.benchmarks import usage as used
-from harness.benchmarks.derived import Scorer, Totals
 from harness.benchmarks.overview import blocks, headline
 from harness.benchmarks.reports import Report, Value
+from harness.benchmarks.scorer import Scorer, Totals, bounds
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
 from harness.benchmarks.streamprofile.scores import PER_STEP
@@ -311,12 +311,12 @@ def test_bound_of_runs_that_shared_an_account_says_so() -> None:
 
 
 def test_run_held_up_by_its_event_loop_says_so() -> None:
-    """With the page that has the remedies; reports of before have no such words."""
+    """With the command that has the remedies; reports of before have no such words."""
     took = {"seconds": 90.0, "slots": 4.0, "lower_bound_seconds": 60.0, "ratio": 1.5}
     assert used.bottleneck(took) is None
     words = used.bottleneck(took | {"event_loop": 0.97}) or ""
     assert "97%" in words.replace(" ", "")
-    assert "docs/scale.md" in words
+    assert "harness run --help" in words
     assert words in (used.session(took | {"event_loop": 0.97}, "user") or "")
 
 
@@ -333,7 +333,7 @@ def test_bounds_take_the_missing_users_as_all_worst_or_all_best(
     value: float | None, users: int, missing: int, expected: list[float | None]
 ) -> None:
     """The lowest and highest mean that the missing users could still make."""
-    assert list(derived.bounds(Metric("m"), Value(value, None, users), missing)) == expected
+    assert list(bounds(Metric("m"), Value(value, None, users), missing)) == expected
 
 
 def test_only_an_incomplete_report_has_bounds() -> None:

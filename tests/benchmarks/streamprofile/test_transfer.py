@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.benchmark import VALID, Task
-from harness.benchmarks.derived import Scorer
+from harness.benchmark import VALID, Task, metrics_of
+from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
 from harness.benchmarks.streamprofile.metrics import F1
 from harness.benchmarks.streamprofile.scores import PER_STEP
@@ -68,7 +68,7 @@ def test_random_answers_are_shown_what_random_answers_show(report: JSON) -> None
 
 def test_metrics_that_grow_with_the_steps_are_not_ranked() -> None:
     """FWT F1^NS is declared with a reason; per step it is ranked."""
-    published, per_step = (BENCHMARK.metric(f"FWT {name}") for name in (F1, PER_STEP))
+    published, per_step = (metrics_of(BENCHMARK)[f"FWT {name}"] for name in (F1, PER_STEP))
     assert published and per_step and published.unranked and not per_step.unranked
 
 

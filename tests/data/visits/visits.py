@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness import Benchmark, Cards, InvalidReply, Metric, Records, Sums, Task
+from harness import Benchmark, Cards, InvalidReply, Metric, Records, Scoring, Task
 from harness.model import Heading, Paragraph, Quote, Table
 
 
@@ -27,7 +27,7 @@ class Visited(Records):
         return {**made, "visited": len(set(task.truth))}
 
 
-class Hits(Sums):
+class Hits(Scoring):
     def statistics(self, records):
         rows = []
         for record in records:

@@ -151,3 +151,26 @@ def test_settings_file_and_queue_with_a_budget_contradict_each_other(
     assert "harness.toml: run.budget" in said.err and "providers.toml: queues.week" in said.err
     value = orjson.loads(said.out)["budget"]
     assert (value["source"], value["where"]) == ("file", "harness.toml")
+
+
+@pytest.mark.parametrize("kept", ["5", 5, ["5usd"], ""])
+def test_resume_refuses_a_budget_that_another_program_wrote(kept: object, tmp_path: Path) -> None:
+    """Before anything is sent: without it, the run would cost more than was allowed."""
+    with serving(script) as server:
+        found = providers(tmp_path, server)
+        assert run(tmp_path, "--model", "p:a", "--budget", "0.004usd", *found) == 5
+        path, sent = tmp_path / "r" / "a" / "run_weibo.json", len(server.bodies)
+        made = manifest(tmp_path, "a")
+        path.write_bytes(orjson.dumps({**made, "tuning": {**made["tuning"], "budget": kept}}))
+        assert main(["resume", "--results-dir", str(tmp_path / "r"), "--no-html", *found]) == 2
+        assert len(server.bodies) == sent
+
+
+def test_run_of_an_earlier_version_without_a_budget_is_resumed_without_one(tmp_path: Path) -> None:
+    """Its manifest has the member, and no value."""
+    with serving(script) as server:
+        found = providers(tmp_path, server)
+        assert run(tmp_path, "--model", "p:a", "--budget", "0.004usd", *found) == 5
+        path, made = tmp_path / "r" / "a" / "run_weibo.json", manifest(tmp_path, "a")
+        path.write_bytes(orjson.dumps({**made, "tuning": {**made["tuning"], "budget": None}}))
+        assert main(["resume", "--results-dir", str(tmp_path / "r"), "--no-html", *found]) == 0

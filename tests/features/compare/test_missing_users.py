@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark, Metric
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.scorer import Figures
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
 from harness.features.compare.paired import Pair
 from harness.scoring.bootstrap import Array

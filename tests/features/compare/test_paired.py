@@ -16,7 +16,7 @@ from scipy import stats
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks.dailymobility import scores as mobility
 from harness.benchmarks.dailymobility.protocols import METRICS, SIZES
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.scorer import Figures
 from harness.features.compare.paired import Pair, alike, effects, max_t, p_value, simultaneous_level, swapped
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.benchmark import files_needed
 from harness.benchmarks import registry
 from harness.cli import main
 from harness.features.fetch import command as fetch
@@ -113,7 +114,9 @@ def test_files_of_dailymobility_are_where_the_benchmark_looks(here: Path, monkey
     with serving_hub(served(files, MOBILITY.data_set)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         assert main(["fetch", "dailymobility"]) == 0
-        assert all(MOBILITY.file_in(Path("tasks"), name).is_file() for name in MOBILITY.files_needed("beijing"))
+        assert all(
+            MOBILITY.task_files.file_in(Path("tasks"), name).is_file() for name in files_needed(MOBILITY, "beijing")
+        )
         assert (here / "tasks" / "dailymobility" / "groundtruth").is_dir()
         known = here / "as" / "datasets" / "DailyMobility"
         known.mkdir(parents=True)
@@ -164,11 +167,11 @@ def test_an_address_that_is_none_is_refused(here: Path, monkeypatch: pytest.Monk
 def test_without_the_package_the_message_says_what_to_install(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Of an installation and of a checkout."""
+    """For the Python that runs."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert main(["fetch"]) == 2
     errors = capsys.readouterr().err
-    assert "behavior-harness[data]" in errors and "make fetch" in errors
+    assert "behavior-harness[data]" in errors and sys.executable in errors
 
 
 def test_a_benchmark_of_ones_own_declares_its_data_set(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +212,7 @@ def test_a_clone_fetches_and_runs_after_a_death_in_each_download(clone: Path, be
     """`kill -9` in the middle of each file in turn; then `fetch` and `run`, and no byte was sent twice."""
     cls = registry.find(benchmark)
     files = stream_files() if cls is STREAM else mobility_files()
-    wanted = [hubs.named(files, name) for subset in cls.subsets for name in cls.files_needed(subset)]
+    wanted = [hubs.named(files, name) for subset in cls.subsets for name in files_needed(cls, subset)]
     wanted = list(dict.fromkeys(wanted))
     with serving_hub(served(files, cls.data_set)) as hub:
         command = [sys.executable, "-m", "harness"]

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark, Means, Metric
-from harness.benchmarks.derived import Figures
+from harness.benchmarks.scorer import Figures
 from harness.benchmarks.streamprofile.baselines import Reading, read
 from harness.benchmarks.streamprofile.metrics import ERRORS, NAMES
 from harness.benchmarks.streamprofile.synth import generate

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.benchmark import metrics_of
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.reports import declared
 from harness.benchmarks.streamprofile.published import published
@@ -137,7 +138,7 @@ def table(*reports: Scored, with_published: bool = False) -> MetricTable:
 
 def shown(figure: Figure) -> float:
     """A figure of Recall as tables have it: in percent with two decimals."""
-    metric = registry.find("streamprofile").metric("Recall")
+    metric = metrics_of(registry.find("streamprofile"))["Recall"]
     assert metric is not None
     return metric.shown(figure.shown.value)
 
@@ -250,7 +251,7 @@ def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() 
 
 def test_published_recall_averages_its_platforms_and_f1_does_not() -> None:
     """The release prints a mean for Recall; `Overall` of F1^NS is another thing, kept as printed."""
-    percent = registry.find("streamprofile").metric("Recall")
+    percent = metrics_of(registry.find("streamprofile"))["Recall"]
     assert percent is not None
     figures = {
         name: {model: {column: percent.shown(value) for column, value in of.items()} for model, of in models.items()}

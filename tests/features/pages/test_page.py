@@ -20,8 +20,8 @@ from harness.benchmark import Metric
 from harness.benchmarks import reports
 from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.dailymobility.synth import files
-from harness.benchmarks.derived import BINS, Scorer, _spread
 from harness.benchmarks.overview import page
+from harness.benchmarks.scorer import BINS, Scorer, _spread
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate

@@ -66,6 +66,21 @@ def whole(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results / "recency"
 
 
+def test_status_shows_no_merged_part_beside_the_whole(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its users would be counted twice; by its name it is shown."""
+
+    def names(*words: str) -> set[str]:
+        capsys.readouterr()
+        assert command(results, "status", "--json", *words) == 0
+        return {row["name"] for row in orjson.loads(capsys.readouterr().out)}
+
+    parts = {f"recency.part{number}of{PARTS}" for number in range(1, PARTS + 1)}
+    assert names() == parts
+    assert command(results, "merge", "recency", "--no-html") == 0
+    assert names() == {"recency"}
+    assert names("recency.part1of4", "recency") == {"recency.part1of4", "recency"}
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

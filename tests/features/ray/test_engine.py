@@ -33,7 +33,7 @@ def test_engine_that_is_not_installed_is_refused_before_anything_is_opened(
 ) -> None:
     """The sentence names what to install."""
     monkeypatch.setattr(engine, "find_spec", lambda name: None)
-    assert "make ray" in str(refused(tmp_path / "results"))
+    assert "behavior-harness[ray]" in str(refused(tmp_path / "results"))
 
 
 def test_batches_need_one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

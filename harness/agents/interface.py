@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from harness.benchmarks.dailymobility.simulator import Route
+from harness.agents.simulator import Route
 from harness.model import Completion, Request
 
 UPSTREAM: dict[str, dict[str, Any]] = tomllib.loads(

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
+from harness.agents.interface import Harness, Incomplete, lacks
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 

@@ -25,11 +25,11 @@ from traceback import extract_tb, walk_stack, walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent
-from harness.benchmarks.dailymobility.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
-from harness.benchmarks.dailymobility.agents.fake_modules import fake_modules
-from harness.benchmarks.dailymobility.agents.process import Process, Surroundings
-from harness.benchmarks.dailymobility.agents.watchdog import Dice, Place
+from harness.agents.classes import CitizenAgentBase, DailyMobilityAgent
+from harness.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
+from harness.agents.fake_modules import fake_modules
+from harness.agents.process import Process, Surroundings
+from harness.agents.watchdog import Dice, Place
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput

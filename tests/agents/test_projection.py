@@ -11,9 +11,9 @@ import shapely
 from google.protobuf.json_format import MessageToDict
 from pycityproto.city.map.v2 import map_pb2
 
-from harness.benchmarks.dailymobility.agents.environment import MapData
-from harness.benchmarks.dailymobility.city import read_city
-from harness.benchmarks.dailymobility.projection import lnglat
+from harness.agents.city import read_city
+from harness.agents.environment import MapData
+from harness.agents.projection import lnglat
 from harness.defaults import SAMPLE_FOLDER
 from tests.support.agent_town import runner
 

@@ -20,16 +20,16 @@ from typing import Any, NoReturn, TypeVar
 
 from anyio import CancelScope
 
-from harness.benchmarks.dailymobility.agents.classes import Agent, AgentToolbox
-from harness.benchmarks.dailymobility.agents.environment import Environment
-from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, described, one_line
-from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
-from harness.benchmarks.dailymobility.agents.memory import Memory, embedded, first_status
-from harness.benchmarks.dailymobility.agents.process import KIND, Refused
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Place
-from harness.benchmarks.dailymobility.day import ROW_SECONDS, ROWS, Resident, Row
-from harness.benchmarks.dailymobility.simulator import Route, UnknownPlace, Walker
+from harness.agents.classes import Agent, AgentToolbox
+from harness.agents.day import ROW_SECONDS, ROWS, Resident, Row
+from harness.agents.environment import Environment
+from harness.agents.errors import LONGEST, NO_TEXT, described, one_line
+from harness.agents.llm import LLM, NoReply
+from harness.agents.memory import Memory, embedded, first_status
+from harness.agents.process import KIND, Refused
+from harness.agents.runner import Runner
+from harness.agents.simulator import Route, UnknownPlace, Walker
+from harness.agents.watchdog import Cut, Dice, Place
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Request
 

@@ -13,8 +13,8 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete, lacks
-from harness.benchmarks.dailymobility.day import Resident
+from harness.agents.day import Resident
+from harness.agents.interface import UPSTREAM, Harness, Incomplete, lacks
 
 MOST_REMEMBERED = 1000
 NOTHING = "Nothing"

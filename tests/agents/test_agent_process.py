@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from bench.processes import HARNESS, endpoint, run_command, synthesise
-from harness.benchmarks.dailymobility.agents import load_agent
+from harness.agents import load_agent
 from harness.errors import AgentFailed, BadInput
 from harness.store.log import sound_lines
 from tests.support import DATA
@@ -38,7 +38,7 @@ def run(folder: Path, name: str, **variables: str) -> subprocess.CompletedProces
     """Run a command in a folder, with relative paths. It returns only once all that writes to its output has ended."""
     if not (folder / "tasks").exists():
         synthesise(folder / "tasks", "dailymobility", "--users", str(USERS))
-    python = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    python = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         command(folder, name),
         cwd=folder,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pycityproto.city.map.v2 import map_pb2
 from shapely.geometry import LineString, Point, Polygon
 
-from harness.benchmarks.dailymobility.city import City, Poi, load_city, read_city
-from harness.benchmarks.dailymobility.spatial import Lines, Points
+from harness.agents.city import City, Poi, load_city, read_city
+from harness.agents.spatial import Lines, Points
 from harness.errors import BadInput
 
 PROJECTION = "+proj=tmerc +lat_0=39.9 +lon_0=116.4"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.benchmarks.dailymobility.agents.prompt import DotDict, FormatPrompt, auto_deepcopy_dotdict
+from harness.agents.prompt import DotDict, FormatPrompt, auto_deepcopy_dotdict
 
 HELD = {"age": 5, "home": {"aoi": {"id": 7}}, "list": [1, [2, 3]], "none": None}
 

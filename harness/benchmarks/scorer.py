@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmark import VALID, Benchmark, Metric
+from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
 from harness.benchmarks import reports
 from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
@@ -158,14 +158,14 @@ class Scorer:
     def running(self, merged: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units: those that rank, where they are others."""
         figures, benchmark = self._figures(merged), self.benchmark
-        metrics = [benchmark.metric(name) for name in benchmark.live or benchmark.main()]
+        metrics = [metrics_of(benchmark).get(name) for name in benchmark.live or headline_of(benchmark)]
         names = ((of.name, of.ranked_by or of.name) for of in metrics if of)
         return {name if figures[name] == figures[by] else by: figures[by] for name, by in names}
 
     def _figures(self, merged: Totals) -> dict[str, float | None]:
         """By metric, secondary ones included."""
         benchmark = self.benchmark
-        found: dict[str, float | None] = dict.fromkeys(every_name(benchmark))
+        found: dict[str, float | None] = dict.fromkeys(metrics_of(benchmark))
         if not merged.users:  # of own `statistics` not even the number of columns is known
             return found
         values = figures_of(benchmark, merged.total)[0].tolist()
@@ -203,8 +203,10 @@ class Scorer:
                 },
                 "detectable": {
                     name: detectable(by.ci95, by.users)
-                    for name in benchmark.main()
-                    if (metric := benchmark.metric(name)) and (by := found[metric.ranked_by or name]).ci95 and by.users
+                    for name in headline_of(benchmark)
+                    if (metric := metrics_of(benchmark).get(name))
+                    and (by := found[metric.ranked_by or name]).ci95
+                    and by.users
                 },
                 "diagnostics": reports.Diagnostics(
                     merged.outcomes.total(),
@@ -278,7 +280,7 @@ class Scorer:
         return Scored(self.subset, merged.users, self._figures(merged), merged.total[0], rows, merged.tally, units)
 
     def _values(self, merged: Totals, scored: Scored | None) -> dict[str, Value]:
-        names, benchmark = every_name(self.benchmark), self.benchmark
+        names, benchmark = tuple(metrics_of(self.benchmark)), self.benchmark
         if scored is None:
             return {name: Value(None, None, 0) for name in names}
         users = dict.fromkeys(names, merged.users)
@@ -295,10 +297,6 @@ class Scorer:
                 for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
             }
         return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
-
-
-def every_name(benchmark: Benchmark) -> tuple[str, ...]:
-    return tuple(metric.name for metric in (*benchmark.metrics, *benchmark.secondary))
 
 
 def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Any]:
@@ -343,7 +341,7 @@ def answer_values(benchmark: Benchmark, merged: Totals) -> dict[str, Array]:
     For means these are the values. For other figures they are linear parts: what the figure loses without the answer,
     times the number of answers (the jackknife's influence values; docs/statistics.md, "Repeats").
     """
-    kept, names = merged.answers or (), every_name(benchmark)
+    kept, names = merged.answers or (), tuple(metrics_of(benchmark))
     if benchmark.scoring.is_mean:
         found = [rows for rows, _ in kept]
     else:
@@ -408,7 +406,7 @@ def _both(benchmark: Benchmark, rows: Array) -> tuple[Array, Array]:
 
 def _ranking(benchmark: Benchmark, columns: int) -> list[int]:
     """Return the places of the figures that rank the metrics. Raise `BenchmarkError` if one is beyond the columns."""
-    names = every_name(benchmark)
+    names = tuple(metrics_of(benchmark))
     found = [names.index(metric.ranked_by or metric.name) for metric in benchmark.metrics]
     if max(found) >= columns:
         raise BenchmarkError(
@@ -428,7 +426,7 @@ def having(benchmark: Benchmark, rows: Array) -> NDArray[np.bool_]:
         return np.ones((len(rows), 1), dtype=np.bool_)
     defined: NDArray[np.bool_] = np.hsplit(rows, 2)[1] > 0
     if benchmark.scoring.is_mean:
-        return defined[:, : len(every_name(benchmark))]
+        return defined[:, : len(metrics_of(benchmark))]
     return np.logical_or.reduce(defined, axis=1, keepdims=True)
 
 
@@ -436,7 +434,7 @@ def figures_of(benchmark: Benchmark, totals: Array) -> Array:
     """Return the figures of totals: R x K -> R x metrics, followed by the secondary ones if `figures` returns them."""
     with np.errstate(invalid="ignore", divide="ignore"), guarded(benchmark, "figures"):
         found = np.asarray(benchmark.scoring.figures(totals), dtype=np.float64)
-    allowed = len(benchmark.metrics), len(every_name(benchmark))
+    allowed = len(benchmark.metrics), len(metrics_of(benchmark))
     if benchmark.scoring.is_mean and found.ndim == 2:
         found = found[:, : allowed[1]]  # what follows is for sections
     if found.ndim != 2 or len(found) != len(totals) or found.shape[1] not in allowed:
@@ -494,7 +492,7 @@ class Figures:
         """The primary metric; else the headline metrics that are compared, the first two where all are secondary."""
         if self.primary in self.names:
             return (self.primary,)
-        return tuple(name for name in self.benchmark.main() if name in self.names) or self.names[:2]
+        return tuple(name for name in headline_of(self.benchmark) if name in self.names) or self.names[:2]
 
     @property
     def metrics(self) -> Mapping[str, Metric]:

@@ -10,7 +10,7 @@ from collections import deque
 from math import hypot
 from typing import Literal
 
-from harness.benchmarks.dailymobility.city import Aoi, City, as_message
+from harness.agents.city import Aoi, City, as_message
 from harness.errors import HarnessError
 from harness.model import JSON
 

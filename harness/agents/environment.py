@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
-from harness.benchmarks.dailymobility.city import Aoi, City, Poi, as_message
-from harness.benchmarks.dailymobility.projection import lnglat
-from harness.benchmarks.dailymobility.simulator import Stop
-from harness.benchmarks.dailymobility.spatial import optional
+from harness.agents.city import Aoi, City, Poi, as_message
+from harness.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
+from harness.agents.projection import lnglat
+from harness.agents.simulator import Stop
+from harness.agents.spatial import optional
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000

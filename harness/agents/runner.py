@@ -9,13 +9,13 @@ from pathlib import Path
 from sys import _getframe
 from typing import NoReturn
 
-from harness.benchmarks.dailymobility.agents.environment import MapData
-from harness.benchmarks.dailymobility.agents.errors import LONGEST, one_line, warnings_to
-from harness.benchmarks.dailymobility.agents.interface import Harness
-from harness.benchmarks.dailymobility.agents.loader import AgentFile
-from harness.benchmarks.dailymobility.agents.process import Pool, Surroundings
-from harness.benchmarks.dailymobility.agents.watchdog import Guard, Limits
-from harness.benchmarks.dailymobility.city import City
+from harness.agents.city import City
+from harness.agents.environment import MapData
+from harness.agents.errors import LONGEST, one_line, warnings_to
+from harness.agents.interface import Harness
+from harness.agents.loader import AgentFile
+from harness.agents.process import Pool, Surroundings
+from harness.agents.watchdog import Guard, Limits
 
 LOGGED_MOST = 10_000
 """Lines of agents in a run's log, for each process."""

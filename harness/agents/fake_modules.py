@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from harness.benchmarks.dailymobility.agents import classes, prompt
-from harness.benchmarks.dailymobility.agents.environment import POI_CATG_DICT, Environment, MapData
-from harness.benchmarks.dailymobility.agents.llm import LLM
-from harness.benchmarks.dailymobility.agents.memory import KVMemory, Memory, StreamMemory
+from harness.agents import classes, prompt
+from harness.agents.environment import POI_CATG_DICT, Environment, MapData
+from harness.agents.llm import LLM
+from harness.agents.memory import KVMemory, Memory, StreamMemory
 
 AGENT_NAMES = (
     "Agent AgentContext AgentParams AgentToolbox AgentType Block BlockContext BlockDispatcher BlockOutput BlockParams"

@@ -13,14 +13,14 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from harness.benchmarks.dailymobility.agents.environment import Environment
-from harness.benchmarks.dailymobility.agents.errors import Written
-from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete, lacks
-from harness.benchmarks.dailymobility.agents.llm import LLM
-from harness.benchmarks.dailymobility.agents.memory import Memory
-from harness.benchmarks.dailymobility.agents.prompt import context_to_dot_dict
-from harness.benchmarks.dailymobility.day import INTENTIONS
-from harness.benchmarks.dailymobility.simulator import SPEEDS
+from harness.agents.day import INTENTIONS
+from harness.agents.environment import Environment
+from harness.agents.errors import Written
+from harness.agents.interface import Harness, Incomplete, lacks
+from harness.agents.llm import LLM
+from harness.agents.memory import Memory
+from harness.agents.prompt import context_to_dot_dict
+from harness.agents.simulator import SPEEDS
 
 SLEEP, DRIVING, WALKING = 1, 2, 3
 """The numbers of `Status` that occur here. Whoever is in an AOI has the first, as upstream."""

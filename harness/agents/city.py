@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.spatial import Line, Lines, Points, Rows, optional
+from harness.agents.spatial import Line, Lines, Points, Rows, optional
 from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.model import JSON

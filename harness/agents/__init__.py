@@ -21,9 +21,9 @@ Where it stops or replaces the running loop, cancels tasks of others (`asyncio.a
 without a resident's name. Only a day with all its rows counts.
 """
 
-from harness.benchmarks.dailymobility.agents.loader import KEPT, AgentFile, load_agent
-from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.session import play
-from harness.benchmarks.dailymobility.agents.watchdog import Limits
+from harness.agents.loader import KEPT, AgentFile, load_agent
+from harness.agents.runner import Runner
+from harness.agents.session import play
+from harness.agents.watchdog import Limits
 
 __all__ = ["KEPT", "AgentFile", "Limits", "Runner", "load_agent", "play"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.spatial import Floats
+from harness.agents.spatial import Floats
 
 FLATTENING = 1 / 298.257223563
 N = FLATTENING / (2 - FLATTENING)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import shapely
 
-from harness.benchmarks.dailymobility.agents import Runner, play
-from harness.benchmarks.dailymobility.day import Resident, Row
+from harness.agents import Runner, play
+from harness.agents.day import Resident, Row
 from harness.endpoint.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Message, Request
