@@ -216,7 +216,13 @@ def _plan(
         ),
         tuning=tuning,
         selection=selection,
-        terms=Terms(frozenset(args.allow), args.restart, primary=args.primary, allow_invalid=args.allow_invalid),
+        terms=Terms(
+            frozenset(args.allow),
+            args.restart,
+            primary=args.primary,
+            allow_invalid=args.allow_invalid,
+            queued=model.queued,
+        ),
     )
 
 

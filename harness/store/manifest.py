@@ -109,7 +109,6 @@ class Tuning(TypedDict, total=False):
     max_outage: Seconds
     wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
     durability: Durability
-    budget: str | None
     learned_limit: Slots
 
 
