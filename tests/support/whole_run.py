@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,9 @@ PROMPT = {"prompt_own.txt": "提示".encode()}
 class Telling(Chains):
     """Says which replies a play has been shown."""
 
-    files = PROMPT
-
     def __init__(self, shown: Callable[[str], None]) -> None:
         super().__init__()
+        self.configuration = replace(self.configuration, files=PROMPT)
         self._shown = shown
 
     async def asked(self, chat: Chat, key: str, before: str) -> Completion:
