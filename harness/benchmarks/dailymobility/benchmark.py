@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import structs
 
-from harness import agents
-from harness.agents import KEPT, AgentFile, Runner, load_agent
+from harness.agents import session
 from harness.agents.city import City, load_city
 from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.agents.llm import no_reply
+from harness.agents.loader import KEPT, AgentFile, load_agent
+from harness.agents.runner import Runner
 from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.cards import ResidentCards
@@ -132,7 +133,7 @@ class AgentMode:
             return completion
 
         try:
-            rows = await agents.play(self._runner, resident, counted, chat.repeat)
+            rows = await session.play(self._runner, resident, counted, chat.repeat)
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
