@@ -14,7 +14,6 @@ most a token a byte for a prompt, and for a completion what `ceiling` returns.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
@@ -43,9 +42,6 @@ SAFE_COMPLETION = 8192
 
 HOW_TO_PRICE = 'currency, prompt and completion into [providers.NAME.prices."MODEL"] of a providers file'
 """Where a user gives a price, with the verb before it."""
-TOKENS = "tokens"
-CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
-SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
 LARGEST = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -124,15 +120,21 @@ class Rate(NamedTuple):
         return price.when_deferred if price and self.deferred else price
 
 
+class Reserved(NamedTuple):
+    """What was reserved on a `day` for requests, in a `unit`."""
+
+    amount: Decimal
+    unit: str
+    day: str
+
+
 class Pending(NamedTuple):
-    """Requests that a provider may still answer: their number, bytes and rate, and what was `reserved` for them of a
-    budget in a `unit`."""
+    """Requests that a provider may still answer: their number, bytes and rate, and what was reserved for them."""
 
     requests: int
     sent: int
     rate: Rate
-    reserved: Decimal = Decimal(0)
-    unit: str = ""
+    reserved: Reserved | None = None
 
 
 class Cost(Struct, frozen=True, kw_only=True):
@@ -296,33 +298,6 @@ COUNTS = (
     *("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "requests_without_usage"),
     *("estimated_prompt_tokens", "estimated_completion_tokens"),
 )
-
-
-class Cap(NamedTuple):
-    """A budget: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run has one of its own, or all of a
-    results folder share it; `daily`: each day in UTC."""
-
-    amount: Decimal
-    unit: str
-    each: bool = False
-    daily: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Cap:
-        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
-        if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
-            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or 2Mtok")
-        unit, daily, each = found[2], bool(found[3]), bool(found[4])
-        if len(unit) == 3 and unit != "tok":
-            return cls(amount, unit.upper(), each, daily)
-        return cls(amount * SIZES.get(unit[0], 1), TOKENS, each, daily)
-
-    def __str__(self) -> str:
-        return f"{plain(self.amount)} {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
-
-    def shown(self, amount: Decimal) -> str:
-        """Return an amount in this unit, for people."""
-        return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
 
 
 def cost_of(usage: RunUsage, price: Price | None, most: int | None = None, seen: RunUsage | None = None) -> Cost:

@@ -69,8 +69,7 @@ class Tuning:
 
     `concurrency` None is automatic: from `start`, between `floor` and `ceiling`. `rpm` and `tpm` are requests and
     tokens a minute, None for no limit. `wait` is how long the first answer may take. `stream` is `on`, `off`, or
-    `auto`: only for an endpoint that answers in streams only. `budget` is a cap on what the run takes, in the words of
-    `harness.cost.Cap`, None for none.
+    `auto`: only for an endpoint that answers in streams only.
     """
 
     concurrency: int | None = CONCURRENCY
@@ -86,7 +85,6 @@ class Tuning:
     max_outage: float = MAX_OUTAGE_SECONDS
     wait: float = 0.0
     durability: str = DURABILITY
-    budget: str | None = None
 
     @property
     def most(self) -> int:

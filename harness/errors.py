@@ -6,7 +6,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 │   └── InUse                a run that another process holds
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
 │   └── ConfigurationRefused its model or parameters: resuming it could not help
-├── BudgetReached       5    the next request may cost more than is left of a budget (also `Estimated`: nobody agreed)
+├── (of features)       5    more may be paid only if the user says so
 ├── AnswersUnusable     6    almost none of the first answers can be used
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
@@ -75,12 +75,6 @@ class EndpointStopped(HarnessError):
     """The endpoint cannot serve this run: key, model, quota, address, or no answer for too long."""
 
     exit_code = 3
-
-
-class BudgetReached(HarnessError):
-    """The next request does not fit into the rest of the budget; a larger budget resumes the run."""
-
-    exit_code = 5
 
 
 class AnswersUnusable(HarnessError):

@@ -29,6 +29,7 @@ from harness.store.manifest import Manifest
 
 SHIPPED = (
     "preview",
+    "budget",
     "estimate",
     "fetch",
     "parts",
@@ -136,7 +137,8 @@ class Feature:
     benchmark, as a main clause; empty if the feature knows no way. `logs` are the names of its own files with a run
     (`RunFiles.log`), and `pending` yields requests of a run that a provider may still answer. `column` is what
     `status` shows of it. `counts` returns members of a manifest's tuning that count over all sessions of a run.
-    `against_stragglers` is what a user can do about requests that hang, as a main clause.
+    `against_stragglers` is what a user can do about requests that hang, as a main clause. `queued` are fields of an
+    entry of a queue: whether a value fits, and what is expected, in words. One with an option's name excludes that.
 
     `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
     a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
@@ -159,6 +161,7 @@ class Feature:
     column: Column | None = None
     counts: Callable[[Manifest], Mapping[str, int]] = _no_counts
     against_stragglers: str = ""
+    queued: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
     per_call: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
     decisions: frozenset[str] = frozenset()

@@ -477,10 +477,10 @@ class Snapshot:
     are failed tries and `failures` failed users, by kind, the most frequent first; `notices` are other events of
     requests, by kind. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of
     all saved replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty
-    without a price. `budget` is what all runs on it have spent, and the whole, in money or in `tokens`; None without
-    one. `warnings` are the last ones, the newest first. `over` is whether the run has ended, in any way. `load` is what
-    is shown instead of requests in flight where all users advance together, else empty. `unusable` are the replies of
-    this session that no answer could be read from, by kind, the most frequent first.
+    without a price. `allowance` is what is shown of a limit on what requests take; empty without one. `warnings` are
+    the last ones, the newest first. `over` is whether the run has ended, in any way. `load` is what is shown instead of
+    requests in flight where all users advance together, else empty. `unusable` are the replies of this session that no
+    answer could be read from, by kind, the most frequent first.
     """
 
     name: str
@@ -520,7 +520,7 @@ class Snapshot:
     notices: tuple[tuple[str, int], ...] = ()
     cost: tuple[Money, ...] = ()
     projected_cost: tuple[Money, ...] = ()
-    budget: tuple[Money, Money] | None = None
+    allowance: Load = ()
     load: Load = ()
     unusable: tuple[tuple[str, int], ...] = ()
 

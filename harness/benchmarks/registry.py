@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origin, metrics_of
+from harness.benchmark import OBJECTS, Benchmark, Cards, Importer, Means, Metric, Origin, Records, TaskFiles, metrics_of
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -54,20 +54,13 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = (property, cached_property)
-REQUIRED = ("parse", "play", "measure")
-INSIDE: Mapping[str, tuple[str, ...]] = {
-    "scoring": (
-        *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
-        *("breaches", "chance", "details", "sections", "report_files"),
-    ),
-    "records": ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows"),
-    "cards": ("card", "card_columns", "card_figures", "example", "together", "private"),
-    "imports": ("importer", "published", "upgraded", "settings_from", "runs_code"),
-    "task_files": ("file_in", "outline", "task_version", "truth_sha256"),
-    "configuration": ("identity", "files", "default_temperature", "note_on_baselines"),
+INSIDE: Mapping[str, str] = {
+    member: name
+    for name, kind in {"records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}.items()
+    for member in dir(kind)
+    if callable(getattr(kind, member)) and not hasattr(Benchmark, member)
 }
-"""Object of a benchmark -> its members, by today's name or an earlier one, that a class may not have itself: they would
-be ignored."""
+"""Methods of objects -> the object. A class that has one itself is refused, since it would be ignored."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -182,7 +175,7 @@ def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
     return next(
         chain(
-            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_shown(cls), _bad_objects(cls), _bad_code(cls)
+            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_objects(cls), _bad_shown(cls), _bad_code(cls)
         ),
         None,
     )
@@ -256,8 +249,8 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
 
 def _bad_shown(cls: Any) -> Iterator[str]:
     names = metrics_of(cls)
-    for field in ("headline", "live"):
-        if not isinstance(chosen := getattr(cls, field), tuple | list):
+    for field, chosen in {"headline": cls.headline, "live": cls.scoring.live}.items():
+        if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
@@ -278,15 +271,14 @@ def _is_code(value: object) -> bool:
 
 
 def _bad_objects(cls: Any) -> Iterator[str]:
-    for name, members in INSIDE.items():
-        if own := [member for member in members if hasattr(cls, member)]:
-            yield f"{', '.join(own)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
+    if lost := [name for name in INSIDE if hasattr(cls, name)]:
+        yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:
-    if missing := [name for name in REQUIRED if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
+    if missing := [name for name in vars(Benchmark) if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
     ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:

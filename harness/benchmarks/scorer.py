@@ -158,7 +158,7 @@ class Scorer:
     def running(self, merged: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units: those that rank, where they are others."""
         figures, benchmark = self._figures(merged), self.benchmark
-        metrics = [metrics_of(benchmark).get(name) for name in benchmark.live or headline_of(benchmark)]
+        metrics = [metrics_of(benchmark).get(name) for name in benchmark.scoring.live or headline_of(benchmark)]
         names = ((of.name, of.ranked_by or of.name) for of in metrics if of)
         return {name if figures[name] == figures[by] else by: figures[by] for name, by in names}
 

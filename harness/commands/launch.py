@@ -11,7 +11,6 @@ from rich.console import Console
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, resume_command
 from harness.config.plan import Plan
-from harness.engine.accounts import meters
 from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
@@ -55,8 +54,8 @@ def _open(
     for extension in extensions:
         extension.begin(plans, held, say)
     sessions, code = open_sessions(plans, open_indexes(plans, held), held, emit, extensions)
-    for session, meter in zip(sessions, meters([(one.plan, one.runs) for one in sessions], held), strict=True):
-        session.meter = meter
+    for extension in extensions:
+        extension.ready(sessions)
     check_disk([run for session in sessions for run in session.unfinished])
     for words in [words for session in sessions if session.unfinished for words in session.expected()]:
         say(words)

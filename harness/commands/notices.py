@@ -23,7 +23,6 @@ from harness.cost import HOW_TO_PRICE, money_text
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine import events
-from harness.engine.accounts import check_budget
 from harness.engine.events import Event
 from harness.engine.extension import Extension
 from harness.engine.session import Session
@@ -156,10 +155,9 @@ def money(report: Report) -> str:
 def notices(plan: Plan) -> Iterator[str]:
     """Yield what a user should know about where requests go, before the first one is sent, and of useless repeats.
 
-    Raise `BadInput` if there are more parts than requests at once, and for a budget that fits no price.
+    Raise `BadInput` if there are more parts than requests at once.
     """
     most = plan.limits.most
-    check_budget(plan, plan.price)
     if part := plan.selection.get("part"):
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:

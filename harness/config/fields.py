@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.endpoint.address import Address, check
 from harness.errors import BadInput
@@ -113,13 +112,6 @@ def _is_json(value: Any) -> bool:
             return type(value) is str
 
 
-def _is_budget(value: Any) -> bool:
-    try:
-        return type(value) is str and bool(Cap.parse(value))
-    except ValueError:
-        return False
-
-
 def number(fits: Callable[[float], bool], expected: str) -> Check:
     """Return the check of a number that a float can hold; TOML's have no end."""
 
@@ -181,6 +173,5 @@ QUEUED: Mapping[str, Check] = {
     "top_p": number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
     "seed": whole(-BITS_64, BITS_64 - 1),
     "max_tokens": whole(1, BITS_64 - 1),
-    "budget": (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok"),
 }
-"""The fields of a table `[providers.NAME]`, and of an entry of a queue."""
+"""The fields of a table `[providers.NAME]`, and of an entry of a queue; features add theirs to these."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness import defaults
 from harness.config import address, config_file, options, prices, providers
 from harness.config.providers import Book, Provider, QueuedModel
-from harness.cost import Cap, Price
+from harness.cost import Price
 from harness.endpoint import quirks
 from harness.endpoint.connect import usable
 from harness.endpoint.request_body import Sampling
@@ -27,7 +27,8 @@ OWN_MEMBERS = frozenset({"model", "messages"})
 class Model:
     """One model of a command: its run's name, its requests' parameters, their endpoint, the pace, and the price.
 
-    `sampling` has only what the user set; the default temperature is the benchmark's.
+    `sampling` has only what the user set; the default temperature is the benchmark's. `queued` is what its entry of a
+    queue has for features.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Model:
     found: address.Found | None
     pace: JSON
     price: Price | None
+    queued: Mapping[str, Any]
 
 
 def resolve(
@@ -84,9 +86,7 @@ def resolve(
     )
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else given.tuning if given else {}
-    if entry.budget is not None:
-        pace = {**pace, "budget": str(Cap.parse(entry.budget)._replace(each=True))}
-    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book))
+    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book), entry.features)
 
 
 def check_keys(args: Namespace, models: Sequence[Model]) -> None:
@@ -119,11 +119,12 @@ def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedMo
     if args.name and len(found) > 1:
         where = options.source(args, "name")
         raise BadInput(f"{where} is for one model: in a queue of the providers file each entry can have a name")
-    if args.budget and (own := next((entry.model for entry in found if entry.budget), None)):
-        raise BadInput(
-            f"{options.source(args, 'budget')} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
-            f"gives {own} a budget of its own: use one"
-        )
+    for entry in found:
+        if both := next((name for name in entry.features if getattr(args, name, None) is not None), None):
+            raise BadInput(
+                f"{options.source(args, both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
+                f"gives {entry.model} a {both} of its own: use one"
+            )
     names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
     twice = [name for name, count in names.items() if count > 1]
     if twice and not args.name:

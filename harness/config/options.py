@@ -16,7 +16,6 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config.fields import header as checked_header
 from harness.config.user_files import user_folder
-from harness.cost import Cap
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput, shown
 from harness.model import JSON
@@ -200,8 +199,6 @@ def _add_tuning(group: argparse._ArgumentGroup) -> None:
     add(group, "--max-outage S", words, type=seconds)
     words = "seconds to wait for the first answer of an endpoint that is still loading (default: 0)"
     add(group, "--wait S", words, type=seconds_or_none)
-    words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
-    add(group, "--budget AMOUNT", words, type=budget)
     words = "what a saved reply survives: this process (default), or a power loss"
     add(group, "--durability", words, choices=("process", "power"))
 
@@ -282,14 +279,6 @@ seconds_or_none = finite(lambda number: 0 <= number <= SECONDS_MOST, "seconds fr
 power = finite(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
 difference = finite(lambda number: number >= 1e-6, "a number from 0.000001")
 share = finite(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
-
-
-def budget(text: str) -> str:
-    """Return a budget in its own words."""
-    try:
-        return str(Cap.parse(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, got {shown(text)}") from None
 
 
 def filled(text: str) -> str:

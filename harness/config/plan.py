@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -62,7 +63,8 @@ class Terms:
 
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
-    the run. With `allow_invalid` a run goes on though almost none of its first answers can be used.
+    the run. With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what
+    its entry of a queue has for features.
     """
 
     allowed: frozenset[str] = frozenset()
@@ -71,6 +73,7 @@ class Terms:
     sources: Mapping[str, str] = field(default_factory=dict)
     primary: str | None = None
     allow_invalid: bool = False
+    queued: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

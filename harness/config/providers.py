@@ -22,6 +22,7 @@ from harness.config import fields, user_files
 from harness.config.user_files import Document
 from harness.cost import Price
 from harness.errors import BadInput
+from harness.feature import features
 from harness.model import JSON
 
 FILE = "providers.toml"
@@ -65,7 +66,10 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class QueuedModel:
-    """An entry of a queue. `model` is as the command line takes it; None leaves a value to the command."""
+    """An entry of a queue. `model` is as the command line takes it; None leaves a value to the command.
+
+    `features` are the fields of features.
+    """
 
     model: str
     name: str | None = None
@@ -74,7 +78,7 @@ class QueuedModel:
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
-    budget: str | None = None
+    features: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +241,12 @@ def _queue(name: str, entries: Any, path: Path) -> tuple[QueuedModel, ...]:
     where = f"{path}: queues.{name}"
     if type(entries) is not list or not entries:
         raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
-    made = []
+    made, added = [], {name: check for feature in features() for name, check in feature.queued.items()}
     for number, entry in enumerate(entries):
         place = f"{where}[{number}]"
-        given = fields.checked({"model": entry} if type(entry) is str else entry, fields.QUEUED, place)
+        given = fields.checked({"model": entry} if type(entry) is str else entry, {**fields.QUEUED, **added}, place)
         if "model" not in given:
             raise BadInput(f"{place}.model: expected {fields.MODEL[1]}")
-        made.append(QueuedModel(**given))
+        own = {name: given.pop(name) for name in added.keys() & given.keys()}
+        made.append(QueuedModel(**given, features=own))
     return tuple(made)

@@ -9,7 +9,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol
@@ -17,14 +17,14 @@ from typing import Any, Generic, NamedTuple, NoReturn, Protocol
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from harness.endpoint.budget import Meter, Reservation
+from harness.cost import Reserved
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
-from harness.errors import CallError, EndpointStopped, GaveUp, Rejected, SenderLost, TransportFault
-from harness.model import Completion, Reply
+from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, SenderLost, TransportFault
+from harness.model import Completion, Load, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds: the upper bounds of the first and of every later pause between tries."""
@@ -47,11 +47,18 @@ RETRY = retry_if_exception_type(TransportFault)
 
 ABANDONED = TransportFault("abandoned", "this try was cancelled")
 """For the limiter: neither an answer nor a refusal, and possibly billed."""
+FREE = frozenset({"connect", "denied", "proxy", "replica", "unknown_host"})
+"""Kinds of failed tries that reached no model, in addition to the statuses 4xx."""
 
 QUESTION_SECONDS = 15.0
 """The longest that an endpoint is asked for a single token, where only that tells an outage from a bad request."""
 SERVED_IN_A_ROW = 2
 """Questions, before and after a request's last try, that the endpoint has to answer before that user is given up."""
+
+
+def may_be_billed(fault: TransportFault) -> bool:
+    """Return whether a try that failed so may have reached a model."""
+    return not (fault.kind in FREE or fault.unreachable or fault.kind.startswith("http_4"))
 
 
 class Notice(TransportFault):
@@ -62,27 +69,64 @@ Warn = Callable[[TransportFault, int], None]
 """Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on one."""
 
 
-class Rivals(Protocol):
-    """Tries of one request at the same time."""
+class NotNow(Exception):
+    """Raised by what a feature adds to a try, or to the transport of a `Question`, that is not to go out now."""
 
-    def admitted(self) -> bool:
-        """Note that a try has its slot; return whether it is still wanted."""
+
+class Part(Protocol):
+    """What a feature does about one try."""
+
+    def admitted(self) -> None:
+        """Act once the try has its slot. Raise `NotNow` or `CancelledError` to have the slot given back, and nothing
+        sent."""
         ...
 
-    def answered(self) -> None:
-        """Note that a try has the reply, before another one can get its slot."""
+    def ended(self, received: Received | None, fault: TransportFault | None) -> None:
+        """Act on what an admitted try received, or how it failed, before another one can get its slot. Neither is there
+        if the endpoint refused it."""
         ...
 
 
 class Try(NamedTuple):
-    """One try of a request of a user: its number, and its `rivals`, if it has some."""
+    """One try of a request of a user: its number, and its `parts`, the outermost feature's first."""
 
     body: Any
     rank: int
     user: str
     number: int
     warn: Warn
-    rivals: Rivals | None = None
+    parts: tuple[Part, ...] = ()
+
+
+class Allowance:
+    """What requests may take in all. By default there is no limit.
+
+    `waiting` are the requests that wait until more is left, by what `held_by` names; the display shows `load` of it.
+    The methods are for requests that go out together, as a group with a `label`, and are answered one by one.
+    """
+
+    held_by: str | None = None
+    waiting = 0
+
+    @property
+    def load(self) -> Load:
+        return ()
+
+    def reserve(self, sizes: Sequence[int]) -> Sequence[Reserved | None]:
+        """Reserve what the first of some requests may take, of so many bytes each: as many as there is room for now.
+
+        Raise `HarnessError` if there will never be room for one.
+        """
+        return [None] * len(sizes)
+
+    def resume(self, reserved: Reserved | None) -> None:
+        """Know of what an earlier process has reserved for a group whose answers come to this one."""
+
+    def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
+        """Count what a request of a group took, for which so much was reserved, None if that is not known."""
+
+    def end(self, label: str, reserved: Reserved | None) -> None:
+        """Give back what was reserved for a group beyond what its requests took."""
 
 
 Trying = Callable[[Try], Awaitable[Reply]]
@@ -122,9 +166,9 @@ class Question:
 class Caller(Generic[Body]):
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
 
-    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one. `meter`
-    counts requests towards a budget, if there is one. Without a `question`, a long silence decides that
-    requests are bad where too few users fail for an outage.
+    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one.
+    `allowance` is what requests may take. Without a `question`, a long silence decides that requests are bad where too
+    few users fail for an outage.
     """
 
     def __init__(
@@ -136,14 +180,12 @@ class Caller(Generic[Body]):
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         rng: random.Random | None = None,
-        meter: Meter | None = None,
         question: Question | None = None,
     ) -> None:
         self.trying: Trying = self.attempt
         self.at_once = 1
-        self.meter = meter
+        self.allowance = Allowance()
         self.question = question
-        self._turn = asyncio.Lock()
         self.traffic = Traffic()
         self.latency, self.failed_tries = Latency(), Latency()
         self.limiter = limiter
@@ -180,17 +222,17 @@ class Caller(Generic[Body]):
 
     async def attempt(self, one: Try) -> Reply:
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
-        body, rank, user, number, warn, rivals = one
+        body, rank, user, number, warn, parts = one
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
         tokens = rates.estimate(body) if rates else 0.0
         if not limiter.at_once(tokens):
             await limiter.acquire(rank, tokens)
-        if rivals is not None and not rivals.admitted():
-            limiter.release(0.0, ABANDONED)
-            raise asyncio.CancelledError
-        reservation = None
-        if self.meter is not None and (reservation := self.meter.take(len(body))) is None:
-            reservation = await self._when_it_fits(self.meter, rank, tokens, len(body))
+        try:
+            for part in parts:
+                part.admitted()
+        except (NotNow, asyncio.CancelledError):
+            self._leave(tokens)
+            raise
         fault, received, start = None, None, clock()
         place = self.traffic.requests = self.traffic.requests + 1
         self._in_flight[place] = start, user
@@ -210,12 +252,10 @@ class Caller(Generic[Body]):
         finally:
             now = clock()
             del self._in_flight[place]
-            if rivals is not None and received is not None:
-                rivals.answered()
+            for part in parts:
+                part.ended(received, fault)
             if rates and fault is not ABANDONED:
                 rates.correct(tokens, *_used(received), now)
-            if reservation is not None:
-                reservation.settle(received, fault)
             limiter.release(now - start, fault)
         if received is None:
             self.failed_tries.add(now - start)
@@ -224,24 +264,6 @@ class Caller(Generic[Body]):
         self.latency.add(now - start)
         self._succeeded(received.completion, start, now)
         return Reply(received.completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
-
-    async def _when_it_fits(self, meter: Meter, rank: int, tokens: float, size: int) -> Reservation:
-        """Give the slot back until the budget has room for a request of so many bytes; return with a slot again.
-
-        One request of a run looks for room at a time. Raise `BudgetReached`, without a slot.
-        """
-        self._leave(tokens)
-        meter.waiting += 1
-        try:
-            async with self._turn:
-                while True:
-                    await meter.room(size)
-                    await self.limiter.acquire(rank, tokens)
-                    if reservation := meter.take(size):
-                        return reservation
-                    self._leave(tokens)
-        finally:
-            meter.waiting -= 1
 
     def _leave(self, tokens: float) -> None:
         """Give a slot back that no try has used."""
@@ -330,19 +352,19 @@ class Caller(Generic[Body]):
 
     async def _ask(self, question: Question) -> bool | None:
         """Send the question, before requests that wait; return whether it was served, None if it cannot be sent now."""
-        limiter, rates, size = self.limiter, self.limiter.slots.rates, len(question.body)
+        limiter, rates = self.limiter, self.limiter.slots.rates
         tokens = rates.estimate(question.body) if rates else 0.0
-        reservation = None
         if not limiter.ahead(tokens):
             return None
         received, served = None, False
         try:
-            if self.meter is not None and (reservation := self.meter.take(size)) is None:
-                return None
             self.traffic.requests += 1
             with anyio.move_on_after(self._patience()):
                 received = await question.transport.send(question.body, "")
             served = received is not None
+        except NotNow:
+            self.traffic.requests -= 1
+            return None
         except Rejected:
             served = True  # a server has read it
         except (CallError, EndpointStopped):
@@ -350,8 +372,6 @@ class Caller(Generic[Body]):
         finally:
             if rates:
                 rates.correct(tokens, *_used(received), self._clock())
-            if reservation is not None:
-                reservation.settle(received, ABANDONED)
             limiter.release(0.0, ABANDONED)
         return served
 

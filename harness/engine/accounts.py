@@ -7,16 +7,12 @@ import operator
 import resource
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan
-from harness.cost import HOW_TO_PRICE, TOKENS, Cap, Price
-from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -27,10 +23,7 @@ from harness.engine.lane import Lane, LanePlan, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, open_transport
-from harness.errors import BadInput, MachineError
-from harness.feature import pending
-from harness.store.ledger import Ledger, LedgerEntries
-from harness.store.manifest import part_of
+from harness.errors import MachineError
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
@@ -102,7 +95,6 @@ class Opening:
     plan: Plan
     runs: list[Run]
     account: _Account
-    meter: Meter | None = None
     extensions: Sequence[Extension] = ()
 
     @property
@@ -132,76 +124,12 @@ OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lan
 """Opens a lane for each opening, for as long as the stack is open."""
 
 
-def check_budget(plan: Plan, price: Price | None) -> Cap | None:
-    """Return a plan's budget, None if it has none or costs nothing. Raise `BadInput` if its price does not fit."""
-    if (words := plan.tuning.budget) is None:
-        return None
-    try:
-        whole = Cap.parse(words)
-    except ValueError as error:
-        raise BadInput(f"{plan.name}: --budget: {error}") from None
-    cap = whole._replace(amount=whole.amount / part_of(plan.selection)[1])
-    if cap.unit == TOKENS:
-        return cap
-    if plan.found is None:
-        return None  # a baseline costs nothing
-    if price is None:
-        raise BadInput(
-            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: write "
-            f"{HOW_TO_PRICE}, or a budget in tokens"
-        )
-    if price.currency != cap.unit:
-        raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {price.currency}, the budget is in {cap.unit}")
-    return cap
-
-
-def meters(
-    plans: Sequence[tuple[Plan, Sequence[Run]]], held: ExitStack, clock: Callable[[], float] = time.time
-) -> list[Meter | None]:
-    """Return what counts each plan's requests towards its budget, in the ledger of its results folder.
-
-    Plans with the same budget share it, unless it is for `each`. What the runs' replies took that the ledger does not
-    have is added to it. Ledgers are open for as long as `held`; `clock` gives seconds since the epoch. Raise `BadInput`
-    as `check_budget` does.
-    """
-    shared: dict[tuple[Cap, str], Budget] = {}
-    ledgers: dict[Path, Ledger] = {}
-    made: list[Meter | None] = []
-    for plan, runs in plans:
-        price = next((run.price for run in runs), None) or plan.price
-        if (cap := check_budget(plan, price)) is None:
-            made.append(None)
-            continue
-        if (ledger := ledgers.get(plan.results)) is None:
-            ledger = ledgers[plan.results] = Ledger(plan.results, clock)
-            held.callback(ledger.close)
-        part = plan.selection.get("part", "")
-        entries = LedgerEntries(ledger, cap, part, plan.name if cap.each else None)
-        entries.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
-        budget = Budget(cap, entries) if cap.each else shared.setdefault((cap, part), Budget(cap, entries))
-        made.append(Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name))
-    return made
-
-
-def _spent(run: Run, cap: Cap) -> Decimal:
-    """Return what a run's replies took at most, in the unit of a cap, and what is reserved for those to come."""
-    reserved = sum([one.reserved for one in pending(run.store.files) if one.unit == cap.unit], Decimal(0))
-    bill = run.store.bill.copy()
-    bill.forgive()
-    cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
-    if cap.unit == TOKENS:
-        return reserved + sum(cost.bounds[1])
-    return reserved + (cost.money.most if cost.money else 0)
-
-
-def openings(
-    plans: Sequence[tuple[Plan, list[Run], Meter | None]], extensions: Sequence[Extension] = ()
-) -> list[Opening]:
-    """Return the openings of plans, their unfinished runs and meters; plans on one account share its limit."""
+def openings(plans: Sequence[tuple[Plan, list[Run]]], extensions: Sequence[Extension] = ()) -> list[Opening]:
+    """Return the openings of plans and their unfinished runs; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
-    for number, places in enumerate(group([plan for plan, *_ in plans])):
+    for number, places in enumerate(group([plan for plan, _ in plans])):
         accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
-    return [Opening(plan, runs, accounts[place], meter, extensions) for place, (plan, runs, meter) in enumerate(plans)]
+    return [Opening(plan, runs, accounts[place], extensions) for place, (plan, runs) in enumerate(plans)]
 
 
 async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
@@ -231,7 +159,7 @@ def lane_of(
     """Return the lane of an opening."""
     plan, tuning = one.plan, one.plan.tuning
     limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
-    caller = Caller(transport, limiter, limits, clock=time.monotonic, meter=one.meter, question=question)
+    caller = Caller(transport, limiter, limits, clock=time.monotonic, question=question)
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
     return Lane(

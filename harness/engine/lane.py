@@ -19,8 +19,7 @@ import anyio
 import numpy as np
 
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.budget import may_be_billed
-from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn
+from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn, may_be_billed
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.commit import GroupCommit
 from harness.engine.extension import Companion, Extension

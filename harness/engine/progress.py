@@ -203,7 +203,7 @@ class Progress:
         `stopping` is why the lane ends early, if it does; `over` means that it has ended; `load` is as in a snapshot;
         `unusable` are new answers by kind."""
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
-        queued = self._caller.meter.waiting if self._caller.meter else 0
+        allowance = self._caller.allowance
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.outage.lasted(now)
         stragglers = self._caller.stragglers()
@@ -217,11 +217,11 @@ class Progress:
             requested=self._requested,
             limit=limiter.limit,
             in_flight=limiter.in_flight,
-            held_by=limiter.held_by or ("budget" if queued else None),
+            held_by=limiter.held_by or (allowance.held_by if allowance.waiting else None),
             outage=outage,
             lag=self.lag,
             slowest_write=max(run.store.slowest_write() for run in self._runs),
-            waiting=limiter.waiting + queued,
+            waiting=limiter.waiting + allowance.waiting,
             backing_off=traffic.backing_off,
             requests=traffic.requests,
             replayed=self.replayed,
@@ -241,7 +241,7 @@ class Progress:
             projected_tokens=self._projected_tokens(steps),
             cost=self._cost(),
             projected_cost=self._projected_cost(steps),
-            budget=self._budget(),
+            allowance=allowance.load,
             warnings=tuple(sorted(warnings, key=lambda warned: warned.age)),
             at_risk=self._at_risk(),
             silence=now - self._caller.outage.last_success,
@@ -308,12 +308,6 @@ class Progress:
             Money(one.amount + (one.amount - before.get(one.currency, 0)) * more, one.currency, True)
             for one in self._cost()
         )
-
-    def _budget(self) -> tuple[Money, Money] | None:
-        if (meter := self._caller.meter) is None:
-            return None
-        cap = meter.budget.cap
-        return Money(meter.budget.spent, cap.unit), Money(cap.amount, cap.unit)
 
     def _at_risk(self) -> AtRisk:
         unsynced = [run.store.unsynced() for run in self._runs]

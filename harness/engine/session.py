@@ -18,7 +18,6 @@ import anyio.to_thread
 from harness.benchmark import kept_files
 from harness.benchmarks import tasks
 from harness.config.plan import Plan
-from harness.endpoint.budget import Meter
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, LeftOpen, NotOpened, Scored, Unchanged, Unscored
@@ -109,7 +108,6 @@ class Session:
         self.plan = plan
         self.code: int | None = None
         self.reported: list[Reported] = []
-        self.meter: Meter | None = None
         self._emit = emit
         self._extensions = extensions
         self._label = "" if alone else f"{plan.name}: "
@@ -295,7 +293,7 @@ def play(
             for extension in extensions:
                 opening = extension.opening(opening, held, say)
             observe = held.enter_context(display())
-            made = openings([(one.plan, one.unfinished, one.meter) for one in sessions], extensions)
+            made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
             playing = partial(_played, sessions, made, opening, observe, finishing)
             return anyio.run(playing, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes

@@ -109,7 +109,6 @@ class Tuning(TypedDict, total=False):
     max_outage: Seconds
     wait: Annotated[float, Meta(ge=0, le=SECONDS_MOST)]
     durability: Durability
-    budget: str | None
     learned_limit: Slots
 
 
@@ -135,6 +134,13 @@ def share(selection: Selection, users: int) -> float:
     """Return the share that a selection is of so many users."""
     limit = selection.get("limit")
     return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(selection)[1]
+
+
+def whole_of(name: str, part: str | None) -> str | None:
+    """Return the name of the run that a run with this name is a part of; None if it is whole, or has a name of its
+    own."""
+    ending = f".part{part.replace('/', 'of')}" if part else ""
+    return name.removesuffix(ending) if ending and name.endswith(ending) else None
 
 
 def part_of(selection: Selection) -> tuple[int, int]:

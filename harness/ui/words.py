@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cost import TOKENS, money_text, rounded
+from harness.cost import money_text
 from harness.errors import REFUSED
-from harness.model import Money, Snapshot, Warned
+from harness.model import Snapshot, Warned
 
 SLOW_LOOP, SLOW_DISK = 0.1, 0.05
 """Seconds from which a late event loop and a slow write are shown."""
@@ -17,12 +17,8 @@ KINDS_SHOWN = 3
 ENOUGH_TRIES = 20
 """Tries from which a share of refusals is spoken of."""
 
-HELD = {
-    "rate": "held by the rate",
-    "budget": "held by the budget",
-    "pause": "the endpoint asked to wait",
-    "outage": "outage: probing",
-}
+HELD = {"pause": "the endpoint asked to wait", "outage": "outage: probing", "limit": "", "stopping": ""}
+"""What is said of why requests wait, if it is not what holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +54,7 @@ def held_back(s: Snapshot) -> list[str]:
     """Return why fewer requests are in flight than were requested."""
     if s.awaited:
         return [f"waiting for the first answer, {duration(s.awaited)} left"]
-    reasons = [HELD[s.held_by]] if s.held_by in HELD else []
+    reasons = [*filter(None, [HELD.get(s.held_by, f"held by the {s.held_by}")])] if s.held_by else []
     if is_silent(s):
         reasons.append(f"no answer for {duration(s.silence)}")
     reasons += mostly_refused(s)
@@ -160,16 +156,10 @@ def tokens(s: Snapshot) -> list[Piece]:
 
 
 def cost(s: Snapshot) -> list[Piece]:
-    """Return what all saved replies cost, what is spent of a budget, and a projection to the end."""
+    """Return what all saved replies cost, what is left to requests, and a projection to the end."""
     parts = [Piece(money_text(s.cost), 22)] if s.cost else []
-    parts += [Piece(f"budget {_of_budget(*s.budget)}", 30)] if s.budget else []
+    parts += [Piece(text, room) for text, room in s.allowance]
     return [*parts, Piece(f"by the end {money_text(s.projected_cost)}")] if s.projected_cost and s.eta else parts
-
-
-def _of_budget(spent: Money, cap: Money) -> str:
-    if spent.currency == TOKENS:
-        return f"{count(float(spent.amount))} of {count(float(cap.amount))} {TOKENS}"
-    return f"{rounded(spent.amount)} of {rounded(cap.amount)} {cap.currency}"
 
 
 def tokens_of(into: int, out: int) -> str:

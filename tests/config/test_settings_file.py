@@ -253,7 +253,6 @@ def test_config_prints_for_any_command_and_shows_no_key(
 
 CLASHES = {
     "queue": ('[run]\nqueue = "month"\n', "harness.toml: run.queue", "queue month in providers.toml"),
-    "budget": ('[run]\nqueue = "week"\nbudget = "5usd"\n', "harness.toml: run.budget", "providers.toml: queues.week"),
     "name": ('[run]\nqueue = "week"\nname = "n"\n', "harness.toml: run.name", "providers file"),
     "provider": ('[run]\nprovider = "nobody"\nmodel = "m"\n', "harness.toml: run.provider", "known to providers.toml"),
     "auto-floor": ("auto-floor = 9\nauto-ceiling = 8\n", "harness.toml: auto-floor", "harness.toml: auto-ceiling"),
@@ -267,7 +266,7 @@ def test_config_shows_values_that_contradict_the_providers_file(
     """The message has both files with their keys, and the table is there to see where each value comes from."""
     text, ours, theirs = CLASHES[option]
     write(text)
-    write('[queues]\nweek = [{model = "openai:a", budget = "1usd"}, "openai:b"]\n', "providers.toml")
+    write('[queues]\nweek = ["openai:a", "openai:b"]\n', "providers.toml")
     assert main(["config", "--json"]) == 2
     said = capsys.readouterr()
     assert ours in said.err and theirs in said.err

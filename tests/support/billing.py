@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -263,3 +266,33 @@ class Bench:
 
     def spent(self, *names: str) -> Fraction:
         return self.account.total(*names)
+
+
+def killed_three_times(bench: Bench, *more: str) -> list[str]:
+    """Kill a run three times at 100 requests in flight, all of which are billed; return its words, and let the account
+    answer from now on."""
+    hold = {"from": 0}
+
+    def script(body: JSON, number: int) -> Act:
+        act = plain(body, number)
+        return Act(act.tokens, None, "hang") if bench.account.arrived > hold["from"] else act
+
+    bench.account.script = script
+    words = ["--demo", "--platform", "weibo", "--no-html", "--model", "p:a", "--max-tokens", "60"]
+    words += ["--repeats", "4", "--limit", "40", "--concurrency", "100", *bench.providers]
+    where = ["--results-dir", str(bench.results)]
+    for _ in range(3):
+        hold["from"] = bench.account.arrived + 30
+        command = [sys.executable, "-m", "harness", "run", *words, *where, *more]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while bench.account.arrived < hold["from"] + 90 and process.poll() is None:
+            process.poll()
+            signal.sigtimedwait([], 0.02)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+        low, high = bench.bounds()
+        assert low < bench.spent() <= high
+    bench.account.release.set()
+    bench.account.script = plain
+    return words

@@ -15,7 +15,6 @@ import numpy as np
 
 from harness.benchmarks import tasks
 from harness.config.plan import Plan
-from harness.endpoint.budget import Meter
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -78,7 +77,6 @@ class Run:
         rates: Rates | None = None,
         power: bool = False,
         max_retries: int = 2,
-        meter: Meter | None = None,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
         extensions: Sequence[Extension] = (),
@@ -100,7 +98,6 @@ class Run:
                 clock=clock,
                 sleep=sleep,
                 rng=random.Random(0),
-                meter=meter,
             )
             play = crew.player(0) if crew else play_here
             for extension in extensions:

@@ -273,18 +273,10 @@ def test_endpoint_without_token_counts_is_said_to_tell_none() -> None:
 USD, CNY = Money(Decimal("0.01234567"), "USD"), Money(Decimal("3.2"), "CNY", about=True)
 
 
-@pytest.mark.parametrize(
-    ("spent", "whole", "words"),
-    [
-        (Money(Decimal("1.25"), "USD"), Money(Decimal(5), "USD"), "budget 1.250 of 5.000 USD"),
-        (Money(Decimal(12_345), "tokens"), Money(Decimal(2_000_000), "tokens"), "budget 12.3k of 2.0M tokens"),
-    ],
-)
-def test_budget_is_shown_with_what_is_spent(spent: Money, whole: Money, words: str) -> None:
-    """With a price or without; a run that waits for it says so."""
-    of = snapshot(budget=(spent, whole), held_by="budget")
-    assert any(words in line for line in shown((of,), 100))
-    assert words in progress.lines((of,)) and "held by the budget" in progress.lines((of,))
+def test_what_a_feature_allows_is_shown_and_that_a_run_waits_for_it() -> None:
+    of = snapshot(allowance=(("purse 3 of 5", 20),), held_by="purse")
+    assert any("purse 3 of 5" in line for line in shown((of,), 100))
+    assert "purse 3 of 5" in progress.lines((of,)) and "held by the purse" in progress.lines((of,))
 
 
 def test_cost_is_shown_with_its_projection() -> None:

@@ -22,6 +22,7 @@ from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, 
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
+from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
@@ -175,21 +176,17 @@ class UnplayedMode(Unplayed):
         self.messages()
 
 
-SCORE = "Score"
-
-
 def _divergence(metric: str) -> str:
     return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
 
 
+@dataclass(frozen=True)
 class Days(Records):
     """A record has the day: intentions and places. `city` is None where nothing is prepared to measure one."""
 
     outcome_field = "invalid"
     has_answer = False
-
-    def __init__(self, city: City | None = None) -> None:
-        self._city = city
+    city: City | None = None
 
     def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
         return {
@@ -205,10 +202,10 @@ class Days(Records):
         }
 
     def rescore(self, task: Task, data: JSON) -> JSON:
-        assert self._city is not None
+        assert self.city is not None
         with read_of(task.key):
-            _check_record(task.given, data, self._city)
-            return {**data, **_columns(_measured(self._city, data["visited_aois"], data["intentions"]))}
+            _check_record(task.given, data, self.city)
+            return {**data, **_columns(_measured(self.city, data["visited_aois"], data["intentions"]))}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
@@ -252,10 +249,6 @@ def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settin
     return kind(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
 
 
-def _runs_code(identity: JSON) -> bool:
-    return bool(identity.get("mode") == AgentMode.name)
-
-
 class DailyMobility(Benchmark):
     name = "dailymobility"
     title = "DailyMobility"
@@ -276,15 +269,18 @@ class DailyMobility(Benchmark):
         *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
-    live = (SCORE, summary.PER_SLOT)
     scoring = summary.DayScoring()
     task_files = ProfileFiles()
     records = Days()
     cards = ResidentCards()
-    imports = Imports(upgraded=summary.upgraded, settings=_settings, runs_code=_runs_code)
+    imports = Imports(
+        upgraded=summary.upgraded,
+        settings=_settings,
+        runs_code=lambda identity: bool(identity.get("mode") == AgentMode.name),
+        same_note=True,
+    )
     user = "resident"
     language = "zh"
-    same_note = True  # the requests of results that exist
     floor = "commuter"
     key_field = "id"
     invalid_as = "Invalid days count as stayed home with the intention other"

@@ -122,23 +122,20 @@ class Steps(Records):
         return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}
 
     def rescore(self, task: Task, data: JSON) -> JSON:
-        with read_of(task.key):
-            return self._rescored(task, data)
-
-    def _rescored(self, task: Task, data: JSON) -> JSON:
-        from_authors = "usage" not in data
         given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
-        _check_steps(task, data)
         steps = []
-        for saved in data["steps"]:
-            step, truth = given[saved["step_id"]]
-            prediction = tuple(dict.fromkeys(saved["prediction"]))
-            measured = measure_step(truth, step, prediction)
-            again = {**saved, "prediction": prediction, "metrics": measured.values}
-            if from_authors:
-                again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
-            again.pop("metrics_at_asked", None)
-            steps.append(again | _measured(step, measured))
+        with read_of(task.key):
+            from_authors = "usage" not in data
+            _check_steps(task, data)
+            for saved in data["steps"]:
+                step, truth = given[saved["step_id"]]
+                prediction = tuple(dict.fromkeys(saved["prediction"]))
+                measured = measure_step(truth, step, prediction)
+                again = {**saved, "prediction": prediction, "metrics": measured.values}
+                if from_authors:
+                    again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
+                again.pop("metrics_at_asked", None)
+                steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
@@ -165,14 +162,13 @@ class StreamProfile(Benchmark):
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
     language = "zh"
-    same_note = True  # the requests of results that exist
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
     scoring = summary.StepScoring()
     task_files = StepFiles()
     records = Steps()
     cards = UserCards()
-    imports = Imports(authors, published, summary.upgraded)
+    imports = Imports(authors, published, summary.upgraded, same_note=True)
 
     @dataclass(frozen=True)
     class Settings:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from harness.cost import Pending, Rate, plain
+from harness.cost import Pending, Rate, Reserved, plain
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.store import log
@@ -24,14 +22,6 @@ FORMAT = 1
 
 RequestKey = tuple[str, int, str, int]
 """Whose request it is: the user's key, which of its repeats; the request's digest, and how often it was sent before."""
-
-
-class Reserved(NamedTuple):
-    """An amount that was taken of a budget in a `unit` on a `day`."""
-
-    amount: Decimal
-    unit: str
-    day: str
 
 
 DEFERRED = Rate(deferred=True)
@@ -60,7 +50,7 @@ class Submission:
 
     `file` and `batch` are the provider's ids, None until they are known; `doubtful` means that the provider may have
     accepted the next one already, and the answer is lost. `completed` requests are those that the provider counts.
-    `sent` is the bytes of the requests, `rate` their rate, and `reserved` what was taken of a budget for them.
+    `sent` is the bytes of the requests, `rate` their rate, and `reserved` what was reserved for them.
     """
 
     label: str
@@ -75,15 +65,10 @@ class Submission:
     rate: Rate = DEFERRED
     reserved: Reserved | None = None
 
-    def reserved_of(self, unit: str) -> Decimal:
-        """Return what was taken of a budget in this unit."""
-        return self.reserved.amount if self.reserved and self.reserved.unit == unit else Decimal(0)
-
     @property
     def pending(self) -> Pending:
         """Return its requests, which may be billed."""
-        amount, unit = self.reserved[:2] if self.reserved else (Decimal(0), "")
-        return Pending(len(self.places), self.sent, self.rate, amount, unit)
+        return Pending(len(self.places), self.sent, self.rate, self.reserved)
 
     @property
     def name(self) -> str:

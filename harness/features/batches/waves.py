@@ -31,6 +31,7 @@ import anyio
 import anyio.lowlevel
 import orjson
 
+from harness.cost import Reserved
 from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, full_jitter
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
@@ -40,7 +41,7 @@ from harness.engine.run import Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.features.batches import GIVE_UP
 from harness.features.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
-from harness.features.batches.journal import NAME, BatchJournal, RequestKey, Reserved, Submission, Wave
+from harness.features.batches.journal import NAME, BatchJournal, RequestKey, Submission, Wave
 from harness.model import JSON, Completion, Load, Reply
 from harness.store.run import RunStore
 from harness.ui.words import plural
@@ -72,7 +73,7 @@ _Key = tuple[Run, RequestKey]
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A request until it is settled, of `size` bytes, for which so much of a budget is `reserved`.
+    """A request until it is settled, of `size` bytes, for which so much is `reserved`.
 
     `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent; `future` is None while nobody
     waits for it.
@@ -82,7 +83,7 @@ class _Request:
     of: Asked
     size: int
     tries: int = 0
-    reserved: Decimal = Decimal(0)
+    reserved: Reserved | None = None
     body: bytes = b""
     since: float = 0.0
     future: asyncio.Future[Received] | None = None
@@ -143,12 +144,8 @@ class Waves:
         self._users: Counter[User] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
-        self._day = ""
-        self._taken: dict[str, Decimal] = {}
-        """What the settled requests of each batch took of the budget, by its label."""
-        if caller.meter is not None:
-            budget = caller.meter.budget
-            budget.reserved += sum([one.reserved_of(budget.cap.unit) for _, one in left], Decimal(0))
+        for _, one in left:
+            caller.allowance.resume(one.reserved)
         self._has_api = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
@@ -268,26 +265,11 @@ class Waves:
         return any(journal.outstanding for journal in self._journals.values())
 
     def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
-        """Return the requests that the budget has room for, which is reserved; others wait for what batches give back.
-
-        Raise `BudgetReached` if none is at the provider either.
-        """
-        if (meter := self._caller.meter) is None or not wave:
-            return list(wave)
-        budget, fitting, whole = meter.budget, list[_Request](), Decimal(0)
-        room = budget.cap.amount - budget.entries.total()
-        for asked in wave:
-            asked.reserved = meter.estimate(asked.size)
-            if whole + asked.reserved > room:
-                break
-            whole += asked.reserved
-            fitting.append(asked)
-        if not fitting and not budget.reserved:
-            raise budget.reached(asked.reserved)
-        if not fitting or (day := budget.take(whole, meter.run)) is None:  # another process may have been faster
-            return []
-        self._day = day
-        return fitting
+        """Return the requests that there is room for, which is reserved; others wait for what batches give back."""
+        reserved = self._caller.allowance.reserve([asked.size for asked in wave])
+        for asked, amount in zip(wave, reserved, strict=False):
+            asked.reserved = amount
+        return list(wave[: len(reserved)])
 
     def _place_of_run(self, asked: _Request) -> int:
         return self._findings.runs.index(asked.user.run)
@@ -309,12 +291,9 @@ class Waves:
     async def _submit_file(self, run: Run, part: Sequence[_Request], content: bytes) -> None:
         journal = self._journals[run]
         places, sha256 = [asked.place for asked in part], hashlib.sha256(content).hexdigest()
-        meter, reserved = self._caller.meter, None
-        if meter is not None:
-            reserved = Reserved(sum([asked.reserved for asked in part], Decimal(0)), meter.budget.cap.unit, self._day)
         sent = sum([asked.size for asked in part])
         one = Submission(
-            f"harness-{uuid4().hex}", journal.waves, places, sent=sent, rate=run.store.rate, reserved=reserved
+            f"harness-{uuid4().hex}", journal.waves, places, sent=sent, rate=run.store.rate, reserved=_whole(part)
         )
         journal.intend(one, sha256)
         for asked in part:
@@ -467,9 +446,9 @@ class Waves:
         try:
             received = self._api.judged(data, asked.body)
         except HarnessError as error:
-            self._take(one, asked, None, error)
+            caller.allowance.took(one.label, asked.reserved, asked.size, error)
             return self._answer(asked, error)
-        self._take(one, asked, received, None)
+        caller.allowance.took(one.label, asked.reserved, asked.size, received)
         seconds = now - asked.since
         reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
         asked.user.keep(asked.of, reply)
@@ -478,13 +457,6 @@ class Waves:
         caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0
         caller.traffic.completion_tokens += received.completion.completion_tokens or 0
         return self._answer(asked, received)
-
-    def _take(self, one: Submission, asked: _Request, received: Received | None, error: HarnessError | None) -> None:
-        """Count what a line of results took of the budget."""
-        if (meter := self._caller.meter) is not None:
-            expected = asked.reserved or meter.estimate(asked.size)
-            taken = meter.taken(expected, asked.size, received, error if isinstance(error, TransportFault) else None)
-            self._taken[one.label] = self._taken.get(one.label, Decimal(0)) + taken
 
     def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
         future = asked.future
@@ -502,9 +474,7 @@ class Waves:
     def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
         """Note that a batch has ended; return the requests that still wait for it, which go with the next wave."""
         keys = [(run, place) for place in one.places if (run, place) in self._sent]
-        if (meter := self._caller.meter) is not None:
-            reserved, taken = one.reserved_of(meter.budget.cap.unit), self._taken.pop(one.label, Decimal(0))
-            meter.budget.settle(reserved, taken, one.reserved.day if one.reserved else "", meter.run)
+        self._caller.allowance.end(one.label, one.reserved)
         self._journals[run].end(one, status)
         self._watched.pop(one.label, None)
         self._settled.pop(one.label, None)
@@ -591,6 +561,12 @@ class Waves:
 
 def _journal(store: RunStore) -> BatchJournal:
     return BatchJournal(store.own_log(store.files.log(NAME)), store.now)
+
+
+def _whole(part: Sequence[_Request]) -> Reserved | None:
+    """Return what is reserved for requests together, which was reserved at once."""
+    reserved = list(filter(None, [asked.reserved for asked in part]))
+    return reserved[0]._replace(amount=sum([one.amount for one in reserved], Decimal(0))) if reserved else None
 
 
 def _line(number: int, body: bytes) -> bytes:

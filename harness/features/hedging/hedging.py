@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from harness.config.plan import Plan
 from harness.endpoint.caller import Caller, Notice, Try, Trying
+from harness.endpoint.transport import Received
 from harness.engine.extension import Extension
 from harness.engine.lane import Lane, Send, User
 from harness.engine.replay import Asked
@@ -50,17 +51,18 @@ class Hedging(Extension):
 
 @dataclass(slots=True)
 class _Race:
-    """Two tries of one request: whether one was `sent`, and whether one has `won`; see `Rivals`."""
+    """Two tries of one request (a `Part` of each): whether one was `sent`, and whether one has `won`."""
 
     sent: asyncio.Event = field(default_factory=asyncio.Event)
     won: bool = False
 
-    def admitted(self) -> bool:
+    def admitted(self) -> None:
         self.sent.set()
-        return not self.won
+        if self.won:
+            raise asyncio.CancelledError
 
-    def answered(self) -> None:
-        self.won = True
+    def ended(self, received: Received | None, fault: TransportFault | None) -> None:
+        self.won = self.won or received is not None
 
 
 def hedged(caller: Caller[Any], multiple: float, trying: Trying) -> Trying:
@@ -83,7 +85,8 @@ def hedged(caller: Caller[Any], multiple: float, trying: Trying) -> Trying:
 
     async def twice(one: Try) -> Reply:
         race = _Race()
-        tries = {_started(trying, one._replace(rivals=race))}
+        one = one._replace(parts=(*one.parts, race))
+        tries = {_started(trying, one)}
         try:
             await race.sent.wait()
             done, start = set[asyncio.Task[Reply]](), clock()
@@ -92,7 +95,7 @@ def hedged(caller: Caller[Any], multiple: float, trying: Trying) -> Trying:
             if not done:
                 caller.traffic.notices[HEDGED] += 1
                 one.warn(Notice(HEDGED, f"no reply within {clock() - start:.0f} s"), one.number)
-                tries.add(_started(trying, one._replace(user="", number=one.number + 1, rivals=race)))
+                tries.add(_started(trying, one._replace(user="", number=one.number + 1)))
             return await _first(tries)
         finally:
             for each in tries:

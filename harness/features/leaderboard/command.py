@@ -16,7 +16,7 @@ from harness.analysis.imported import imported
 from harness.config import options
 from harness.errors import BadInput, MachineError, shown
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
-from harness.features.leaderboard.reports import Scored, read
+from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.report import xlsx
@@ -71,6 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     reports, code = selection.each(_of(paths, args), read, str)
     left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
     reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
+    reports = reports if args.runs else without_merged(reports)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))

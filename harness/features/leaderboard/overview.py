@@ -17,7 +17,7 @@ from harness.config import options
 from harness.errors import BadInput
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
-from harness.features.leaderboard.reports import Scored, checked
+from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.model import Block, Chart, Heading, Paragraph, Series, Table
@@ -68,6 +68,8 @@ def write(runs: Sequence[Reported], there: Collection[Path], results: Path, plac
 
     left = left_out([], there, results, ())
     runs = [run for run in runs if (run.scored.run, run.scored.subset) not in left.outdated]
+    kept = without_merged([run.scored for run in runs])
+    runs = [run for run in runs if run.scored in kept]
     if not runs:
         raise BadInput(left.nothing_else(results, ()))
     blocks: list[Block] = list(map(Paragraph, left.sentences()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from os import fsencode
@@ -21,6 +21,7 @@ from harness.cost import Cost
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.printable import short_hash
+from harness.store.manifest import whole_of
 
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
@@ -164,6 +165,12 @@ class Scored:
 def read(path: Path) -> Scored:
     """Return the report in a file `<run>/eval_report_<subset>.json`. Raise `BadInput` for any other file."""
     return checked(loaded(path), path)
+
+
+def without_merged(found: Sequence[Scored]) -> list[Scored]:
+    """Return reports without those of parts of a whole run that is among them: it has their users."""
+    there = {(of.run, of.subset) for of in found}
+    return [of for of in found if (whole_of(of.run, of.part), of.subset) not in there]
 
 
 def checked(report: Report, path: Path) -> Scored:

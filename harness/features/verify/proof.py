@@ -38,7 +38,7 @@ from harness.feature import pending
 from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED
 from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered, unanswered
 from harness.store.tasks import TaskIndex
 
@@ -76,7 +76,10 @@ class Check:
         yield from self._users()
         if self._manifest.state != RUNNING:
             yield from self._counts()
-            yield from self._report()
+            if self._manifest.state == STOPPED and not self._files.report("json").exists():
+                self.notes.append("it was stopped, and has no report yet: `resume` continues it, `report` makes one")
+            else:
+                yield from self._report()
 
     def _tasks(self) -> Iterator[str]:
         manifest, index = self._manifest, self._index

@@ -1,9 +1,8 @@
-"""What runs by batches say they cost, and what a budget keeps to, against the endpoint's own account."""
+"""What runs by batches say they cost, against the endpoint's own account."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,3 @@ def test_truth_is_within_the_bounds(bench: Bench, script: Script) -> None:
     low, high = bench.bounds()
     assert low <= bench.spent() <= high and low < high
     assert bench.command("verify", "--name", "a") == 0
-
-
-@pytest.mark.slow
-def test_batches_keep_a_budget_wave_by_wave(bench: Bench) -> None:
-    """A wave goes out as far as it fits; then the run stops, and goes on with more. Nothing is billed twice."""
-    words = ("--batch", "--max-tokens", "60", "--budget")
-    assert bench.run(*words, "0.0015usd", limit=12) == 5
-    assert 0 < bench.spent() <= Fraction("0.0015") and len(bench.account.batch_requests) > 1
-    assert bench.exact() == bench.spent()
-    assert bench.resume() == 5 and bench.spent() <= Fraction("0.0015")
-    assert bench.resume("--budget", "1usd") == 0
-    assert bench.exact() == bench.spent() and max(bench.account.tries.values()) == 1

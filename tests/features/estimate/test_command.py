@@ -100,10 +100,5 @@ def test_endpoint_that_refuses_the_first_users_ends_the_run_as_always(tmp_path: 
         assert run(tmp_path, server.url, "--model", "m", "--estimate", "--yes") == 3
 
 
-def test_budget_too_small_for_the_first_users_ends_the_run(tmp_path: Path) -> None:
-    with serving(baseline) as server:
-        assert run(tmp_path, server.url, "--model", "m", "--estimate", "--yes", "--budget", "5ktok") == 5
-
-
 def test_yes_needs_an_estimate(tmp_path: Path) -> None:
     assert run(tmp_path, "http://127.0.0.1:9/v1", "--model", "m", "--yes") == 2

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import anyio
 import pytest
-from hypothesis import given, settings
 
 from harness.config.plan import Plan
 from harness.endpoint.caller import Caller, Limits
@@ -24,7 +23,6 @@ from harness.features.hedging import FEATURE, HEDGED, hedging, multiple_of
 from harness.features.hedging.hedging import Hedging, hedged
 from harness.model import Completion, Reply
 from harness.store import log
-from tests.endpoint import test_budget
 from tests.support import virtual
 from tests.support.chain_runs import USERS, Run
 from tests.support.chains import Endpoint
@@ -212,18 +210,6 @@ def test_what_hangs_among_the_first_requests_is_sent_again_too() -> None:
         assert virtual.now() <= ENOUGH * USUAL + HEDGE * USUAL + USUAL
 
     virtual.run(main)
-
-
-@settings(max_examples=25)
-@given(**test_budget.CASES)
-def test_budget_holds_where_tries_race(**case: Any) -> None:
-    """A try that loses the race may end with a reply, too, which is paid for."""
-
-    def prepare(caller: Caller[bytes]) -> None:
-        caller.trying = hedged(caller, 1.0, caller.trying)
-
-    ledger, took = test_budget.played(**case, prepare=prepare)
-    assert ledger.spent - ledger.lost >= took
 
 
 # A run

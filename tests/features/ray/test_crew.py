@@ -8,7 +8,6 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,9 +19,7 @@ from hypothesis import strategies as st
 
 from harness.benchmark import Task
 from harness.chat import Chat
-from harness.cost import Cap
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.control import FixedControl
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
@@ -32,7 +29,6 @@ from harness.errors import (
     AnswersUnusable,
     BadInput,
     BenchmarkError,
-    BudgetReached,
     EndpointStopped,
     HarnessError,
     InvalidReply,
@@ -411,28 +407,6 @@ def test_endpoint_that_stops_the_run_loses_no_reply(run: Run) -> None:
     ending = on_workers(run, endpoint)
     assert type(ending) is EndpointStopped and str(ending) == "没有额度了"
     assert run.saved == endpoint.answered
-
-
-def test_budget_holds_over_all_workers_and_loses_nothing(run: Run) -> None:
-    """Each try needs the driver's go; what was answered is saved, and more of it ends the run without a second try."""
-    endpoint = Endpoint()
-
-    async def scene(cap: str) -> tuple[HarnessError | None, Budget]:
-        budget = Budget(Cap.parse(cap))
-        with run.open() as job:
-            usage = job.store.usage
-        budget.entries.add("run", Decimal(usage.prompt_tokens + usage.completion_tokens))
-        meter = Meter(budget, None, 10)
-        async with crew_of(run, endpoint) as (crew, _):
-            return await run.play(endpoint, crew=crew, meter=meter, sleep=anyio.sleep), budget
-
-    ending, budget = virtual.run(lambda: scene("210tok"))
-    assert isinstance(ending, BudgetReached)
-    assert 0 < budget.spent <= 210 and budget.reserved == 0
-    assert len(list(log.sound_lines(run.files.responses))) == endpoint.answered.total() == budget.spent / 5
-    ending, budget = virtual.run(lambda: scene("1Mtok"))
-    assert ending is None and set(endpoint.answered.values()) == {1}
-    assert budget.spent == 5 * STEPS
 
 
 def test_reply_that_cannot_be_saved_ends_the_run_as_an_error_of_this_machine(tmp_path: Path) -> None:

@@ -171,6 +171,17 @@ def test_run_that_was_stopped_is_sound(tasks: Path, tmp_path: Path, capsys: Told
     assert found["records"] < found["users"] == USERS
 
 
+def test_run_that_a_signal_stopped_has_no_report_to_compare(tasks: Path, tmp_path: Path, capsys: Told) -> None:
+    """A note says so: nothing of it is wrong, and nothing has to be scored again."""
+    assert _run(tasks, tmp_path, "m", baseline) == 0
+    (tmp_path / "m" / REPORT).unlink()
+    (tmp_path / "m" / "eval_report_weibo.txt").unlink()
+    path = tmp_path / "m" / MANIFEST
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"state": "stopped", "results_sha256": None}))
+    found = proof(tmp_path / "m", capsys)
+    assert (found["code"], found["findings"], len(found["notes"])) == (0, [], 1)
+
+
 @pytest.mark.parametrize("more", [[], ["--reparse"]])
 def test_run_that_was_scored_again_is_sound(more: list[str], complete: Path, capsys: Told) -> None:
     """From answers or from responses."""

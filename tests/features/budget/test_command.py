@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from harness.config import user_files
 from tests.support.scripted import Server, baseline, serving
 
 JSON = dict[str, Any]
@@ -130,3 +132,45 @@ def test_part_has_its_share(tmp_path: Path) -> None:
         assert run(tmp_path, *words) == 5
     [folder] = (tmp_path / "r").glob("a.part*")
     assert 0 < spent(tmp_path, folder.name, "a") <= Decimal("0.0025")
+
+
+def test_settings_file_and_queue_with_a_budget_contradict_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message has both files with their keys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name, text in {
+        "harness.toml": '[run]\nqueue = "week"\nbudget = "5usd"\n',
+        "providers.toml": '[queues]\nweek = [{model = "openai:a", budget = "1usd"}, "openai:b"]\n',
+    }.items():
+        Path(name).write_text(text)
+        user_files.allow(Path(name), text.encode(), os.environ)
+    assert main(["config", "--json"]) == 2
+    said = capsys.readouterr()
+    assert "harness.toml: run.budget" in said.err and "providers.toml: queues.week" in said.err
+    value = orjson.loads(said.out)["budget"]
+    assert (value["source"], value["where"]) == ("file", "harness.toml")
+
+
+@pytest.mark.parametrize("kept", ["5", 5, ["5usd"], ""])
+def test_resume_refuses_a_budget_that_another_program_wrote(kept: object, tmp_path: Path) -> None:
+    """Before anything is sent: without it, the run would cost more than was allowed."""
+    with serving(script) as server:
+        found = providers(tmp_path, server)
+        assert run(tmp_path, "--model", "p:a", "--budget", "0.004usd", *found) == 5
+        path, sent = tmp_path / "r" / "a" / "run_weibo.json", len(server.bodies)
+        made = manifest(tmp_path, "a")
+        path.write_bytes(orjson.dumps({**made, "tuning": {**made["tuning"], "budget": kept}}))
+        assert main(["resume", "--results-dir", str(tmp_path / "r"), "--no-html", *found]) == 2
+        assert len(server.bodies) == sent
+
+
+def test_run_of_an_earlier_version_without_a_budget_is_resumed_without_one(tmp_path: Path) -> None:
+    """Its manifest has the member, and no value."""
+    with serving(script) as server:
+        found = providers(tmp_path, server)
+        assert run(tmp_path, "--model", "p:a", "--budget", "0.004usd", *found) == 5
+        path, made = tmp_path / "r" / "a" / "run_weibo.json", manifest(tmp_path, "a")
+        path.write_bytes(orjson.dumps({**made, "tuning": {**made["tuning"], "budget": None}}))
+        assert main(["resume", "--results-dir", str(tmp_path / "r"), "--no-html", *found]) == 0

@@ -23,8 +23,9 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
-from harness.cost import Cap, plain
+from harness.cost import plain
 from harness.errors import MachineError
+from harness.features.budget import Cap
 from harness.store.disk import DISK, KEEP, Disk, write_whole
 from harness.store.lock import NO_LOCKS
 from harness.store.log import parsed, seal, sound
@@ -132,8 +133,8 @@ class Ledger:
 
 
 class LedgerEntries:
-    """What a ledger has of one cap (`harness.endpoint.budget.Entries`); `part` is what the cap is a share of, such as
-    1/2, and `run` the one whose own it is, None for one that is shared."""
+    """What a ledger has of one cap (`harness.features.budget.meter.Entries`); `part` is what the cap is a share of,
+    such as 1/2, and `run` the one whose own it is, None for one that is shared."""
 
     def __init__(self, ledger: Ledger, cap: Cap, part: str, run: str | None) -> None:
         self._ledger = ledger

@@ -13,13 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.cost import Cap, Price
-from harness.endpoint.budget import ENOUGH, SAFE_START, Budget, Meter, Reservation
-from harness.endpoint.caller import Caller, Limits
+from harness.cost import Price, Reserved
+from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
-from harness.errors import BudgetReached, GaveUp, Rejected, TransportFault
+from harness.errors import GaveUp, Rejected, TransportFault
+from harness.features.budget import BudgetReached, Cap
+from harness.features.budget.budgets import metered
+from harness.features.budget.meter import ENOUGH, SAFE_START, Budget, Meter, Reservation
 from harness.model import Completion
 from tests.support import virtual
 
@@ -119,6 +121,16 @@ def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> No
     assert made.budget.reserved == 0
 
 
+@pytest.mark.parametrize(
+    ("cap", "spent", "words"),
+    [("5usd", "1.25", "budget 1.250 of 5.000 USD"), ("2Mtok", "12345", "budget 12.3k of 2.0M tokens")],
+)
+def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
+    made = meter(cap)
+    made.budget.entries.add("", Decimal(spent))
+    assert [text for text, _ in made.load] == [words] and made.held_by == "budget"
+
+
 def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
     """It holds no slot meanwhile, is counted as waiting, and leaves nothing reserved if it is cancelled."""
 
@@ -126,7 +138,8 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         made = meter("250tok", most=100)
         stage = Provider({50: (20, 10), 90: (50, 20), 10: (5, 5)}, random.Random(1), 0.0)
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
-        caller = Caller(stage, limiter, Limits(0, 900.0), clock=virtual.now, meter=made)
+        caller = Caller(stage, limiter, Limits(0, 900.0), clock=virtual.now)
+        caller.trying = metered(caller, made, caller.trying)
         tries = [asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody)) for size in (50, 90, 10)]
         await asyncio.sleep(0.01)
         assert (made.waiting, made.budget.reserved, limiter.in_flight) == (2, Decimal(150), 1)
@@ -135,6 +148,51 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         assert (made.spent, made.budget.reserved, made.waiting, limiter.in_flight) == (Decimal(100), Decimal(0), 0, 0)
 
     virtual.run(scene)
+
+
+def test_question_counts_and_is_not_asked_where_there_is_no_room() -> None:
+    """What an endpoint is asked in a silence may be billed as any request."""
+
+    async def scene() -> None:
+        made = meter("250tok", most=100)
+        stage = Provider({50: (20, 10), 1: (1, 1)}, random.Random(1), 0.0)
+        caller: Caller[bytes] = Caller(
+            stage,
+            Limiter(Slots(FixedControl(4), virtual.now)),
+            Limits(0, 900.0),
+            clock=virtual.now,
+            question=Question(stage, bytes(1)),
+        )
+        caller.trying = metered(caller, made, caller.trying)
+        question = caller.question
+        assert question is not None and await caller._ask(question) is True
+        assert (made.spent, made.budget.reserved, caller.traffic.requests) == (Decimal(2), Decimal(0), 1)
+        made.budget.entries.add("", Decimal(240))
+        assert await caller._ask(question) is None
+        assert (caller.traffic.requests, caller.limiter.in_flight) == (1, 0)
+
+    virtual.run(scene)
+
+
+def test_group_reserves_for_as_many_as_fit_and_gives_back_what_was_not_taken() -> None:
+    made = meter("250tok", most=100)
+    held = made.reserve([20, 20, 5])
+    assert [one.amount for one in held] == [Decimal(120), Decimal(120)] and made.reserve([20]) == []
+    made.took("batch", held[0], 20, received(20, 10))
+    made.took("batch", held[1], 20, FAULTS["rejected"])
+    made.end("batch", held[0]._replace(amount=Decimal(240)))
+    assert (made.spent, made.budget.spent, made.budget.reserved) == (Decimal(30), Decimal(30), Decimal(0))
+    made.budget.take(Decimal(220))
+    made.budget.settle(Decimal(220), Decimal(220), "")
+    with pytest.raises(BudgetReached):
+        made.reserve([20])
+
+
+def test_group_of_an_earlier_process_counts_in_its_own_unit() -> None:
+    made = meter("250tok", most=100)
+    for reserved in (None, Reserved(Decimal(9), "USD", ""), Reserved(Decimal(50), "tokens", "")):
+        made.resume(reserved)
+    assert made.budget.reserved == 50
 
 
 def test_request_that_never_fits_ends_its_run_alone() -> None:
@@ -248,7 +306,8 @@ def played(
         limiter = Limiter(Slots(FixedControl(slots), virtual.now))
         limits = Limits(2, 10**9)
         provider = Provider(usage, rng, share)
-        caller = Caller(provider, limiter, limits, clock=virtual.now, sleep=asyncio.sleep, rng=rng, meter=ledger)
+        caller = Caller(provider, limiter, limits, clock=virtual.now, sleep=asyncio.sleep, rng=rng)
+        caller.trying = metered(caller, ledger, caller.trying)
         prepare(caller)
         await asyncio.gather(*[ask(caller, size) for size in sizes])
 

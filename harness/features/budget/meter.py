@@ -12,27 +12,25 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
 from typing import Protocol
 
-from harness.cost import SAFE_COMPLETION, Cap, Price, ceiling
+from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
+from harness.endpoint.caller import Allowance, may_be_billed
 from harness.endpoint.transport import Received
-from harness.errors import BudgetReached, TransportFault
+from harness.errors import HarnessError, TransportFault
+from harness.features.budget import TOKENS, BudgetReached, Cap
+from harness.model import Load
+from harness.ui.words import count
 
 SAFE_START = SAFE_COMPLETION
 """Tokens that a completion may take, until `ENOUGH` replies show what they take."""
 ENOUGH, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged by."""
-FREE = frozenset({"connect", "denied", "proxy", "replica", "unknown_host"})
-"""Kinds of failed tries that reached no model, in addition to the statuses 4xx."""
 NOTHING = Decimal(0)
-
-
-def may_be_billed(fault: TransportFault) -> bool:
-    """Return whether a try that failed so may have reached a model."""
-    return not (fault.kind in FREE or fault.unreachable or fault.kind.startswith("http_4"))
 
 
 class Entries(Protocol):
@@ -118,13 +116,14 @@ class Budget:
         )
 
 
-class Meter:
+class Meter(Allowance):
     """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
     requests themselves allow, None without a limit. `run` is its name in the entries.
 
-    `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost, `waiting`
-    the requests that wait for room.
+    `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost.
     """
+
+    held_by = "budget"
 
     def __init__(self, budget: Budget, price: Price | None, most: int | None, run: str = "") -> None:
         self.budget = budget
@@ -133,10 +132,50 @@ class Meter:
         self.waiting = 0
         self._price = price
         self._most = most
+        self._taken: dict[str, Decimal] = {}
+        """What the answered requests of each group took, by its label."""
         self._replies = 0
         self._ratio = 0.0
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
+
+    @property
+    def load(self) -> Load:
+        cap, spent = self.budget.cap, self.budget.spent
+        shown = count(float(spent)) if cap.unit == TOKENS else rounded(spent)
+        whole = count(float(cap.amount)) if cap.unit == TOKENS else rounded(cap.amount)
+        return ((f"budget {shown} of {whole} {cap.unit}", 30),)
+
+    def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
+        budget, amounts, whole = self.budget, list[Decimal](), NOTHING
+        room = budget.cap.amount - budget.entries.total()
+        for size in sizes:
+            if whole + (amount := self.estimate(size)) > room:
+                break
+            whole += amount
+            amounts.append(amount)
+        if sizes and not amounts and not budget.reserved:
+            raise budget.reached(amount)
+        if not amounts or (day := budget.take(whole, self.run)) is None:  # another process may have been faster
+            return []
+        return [Reserved(amount, budget.cap.unit, day) for amount in amounts]
+
+    def resume(self, reserved: Reserved | None) -> None:
+        self.budget.reserved += self._own(reserved)
+
+    def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
+        expected = reserved.amount if reserved else self.estimate(size)
+        received = answer if isinstance(answer, Received) else None
+        taken = self.taken(expected, size, received, answer if isinstance(answer, TransportFault) else None)
+        self._taken[label] = self._taken.get(label, NOTHING) + taken
+
+    def end(self, label: str, reserved: Reserved | None) -> None:
+        taken, day = self._taken.pop(label, NOTHING), reserved.day if reserved else ""
+        self.budget.settle(self._own(reserved), taken, day, self.run)
+
+    def _own(self, reserved: Reserved | None) -> Decimal:
+        """Return what was reserved in the unit of this budget."""
+        return reserved.amount if reserved and reserved.unit == self.budget.cap.unit else NOTHING
 
     def take(self, size: int) -> Reservation | None:
         """Return a reservation for a request of so many bytes, None if it does not fit now."""
@@ -151,6 +190,10 @@ class Meter:
             if not budget.reserved:
                 raise budget.reached(amount)
             await budget.changed()
+
+    def found(self) -> None:
+        """Note that a request that waited has room, or is gone."""
+        self.waiting -= 1
 
     def estimate(self, size: int) -> Decimal:
         """Return what a request of so many bytes may cost.

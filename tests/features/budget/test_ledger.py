@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cost import Cap
-from harness.endpoint.budget import Budget, Meter
 from harness.endpoint.transport import Received
 from harness.errors import MachineError
+from harness.features.budget import Cap
+from harness.features.budget.ledger import NAME, Ledger, LedgerEntries
+from harness.features.budget.meter import Budget, Meter
 from harness.model import Completion
-from harness.store.ledger import NAME, Ledger, LedgerEntries
 
 MIDNIGHT = 1_795_478_400.0
 """The beginning of 2026-11-24 in UTC."""

@@ -1,0 +1,89 @@
+"""Stop runs before they cost more than a cap, in money or in tokens (`--budget`; docs/design.md, section 4)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from harness.config import options
+from harness.cost import plain, rounded
+from harness.errors import HarnessError, shown
+from harness.feature import PLAYING, Feature
+from harness.store.manifest import Manifest
+
+TUNING = "budget"
+"""In a manifest's tuning and in an entry of a queue: a cap in its own words, None for none."""
+TOKENS = "tokens"
+CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
+SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+class BudgetReached(HarnessError):
+    """The next request does not fit into the rest of the budget; a larger budget resumes the run."""
+
+    exit_code = 5
+
+
+class Cap(NamedTuple):
+    """What a budget allows: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run has one of its own,
+    or all of a results folder share it; `daily`: each day in UTC."""
+
+    amount: Decimal
+    unit: str
+    each: bool = False
+    daily: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Cap:
+        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
+        if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
+            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or 2Mtok")
+        unit, daily, each = found[2], bool(found[3]), bool(found[4])
+        if len(unit) == 3 and unit != "tok":
+            return cls(amount, unit.upper(), each, daily)
+        return cls(amount * SIZES.get(unit[0], 1), TOKENS, each, daily)
+
+    def __str__(self) -> str:
+        return f"{plain(self.amount)} {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
+
+    def shown(self, amount: Decimal) -> str:
+        """Return an amount in this unit, for people."""
+        return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
+
+
+def _budget(text: str) -> str:
+    """Return a budget in its own words."""
+    try:
+        return str(Cap.parse(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}, got {shown(text)}") from None
+
+
+def _is_budget(value: Any) -> bool:
+    try:
+        return type(value) is str and bool(Cap.parse(value))
+    except ValueError:
+        return False
+
+
+def _options(command: str, parser: argparse.ArgumentParser) -> None:
+    if command in PLAYING:
+        words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
+        options.add(parser, "--budget AMOUNT", words, type=_budget)
+
+
+def words_in(manifest: Manifest) -> Any:
+    """Return the budget in a run's manifest, as it is there; None without one."""
+    return {**manifest.tuning}.get(TUNING)
+
+
+FEATURE = Feature(
+    "budget",
+    options=_options,
+    is_on=lambda args: args.budget is not None or getattr(args, "queue", None) is not None,
+    extension="harness.features.budget.budgets:Budgets",
+    again=lambda manifest: words_in(manifest) is not None,
+    queued={TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")},
+)
