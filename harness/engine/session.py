@@ -42,7 +42,7 @@ from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.store.atomic import remove_folder
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
-from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
+from harness.store.run import RunFiles, RunStore, runs_in, same_identity, value_text
 from harness.store.tasks import TaskIndex
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
@@ -103,7 +103,7 @@ class Session:
         """Lock a plan's runs, check that they have its configuration, and open their files."""
         if odd := [name for name in kept_files(plan.benchmark) if not is_file_name(name)]:
             raise BadInput(
-                f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+                f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
             )
         self.plan = plan
         self.code: int | None = None
