@@ -266,9 +266,9 @@ class Session:
         return any(run.manifest.state != COMPLETE for run in self.runs)
 
 
-Played = list[tuple["Session", Lane, JSON]]
+Schedules = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
-PlayAlone = Callable[[Sequence["Session"]], Played]
+PlayAlone = Callable[[Sequence["Session"]], Schedules]
 """Plays sessions without finishing them."""
 
 
@@ -278,7 +278,7 @@ def play(
     say: Say,
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
-) -> Played:
+) -> Schedules:
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
     `display` shows snapshots. If `finishing`, a session that ends before others is finished at once.
@@ -313,7 +313,7 @@ async def _played(
     opening: OpenLanes,
     observe: Callable[[Snapshots], None],
     finishing: bool,
-) -> Played:
+) -> Schedules:
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
