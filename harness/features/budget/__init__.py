@@ -48,7 +48,7 @@ class Cap(NamedTuple):
     def __str__(self) -> str:
         return f"{plain(self.amount)} {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
 
-    def in_brief(self, amount: Decimal) -> str:
+    def shown(self, amount: Decimal) -> str:
         """Return an amount in this unit, for people."""
         return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
 
