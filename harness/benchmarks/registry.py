@@ -22,7 +22,7 @@ from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.defaults import BASELINE_PREFIX
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
@@ -101,8 +101,8 @@ def find(spec: str) -> type[Benchmark]:
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
     raise BadInput(
-        f"unknown benchmark {shown(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named as "
-        "FILE.py or package.module:Name"
+        f"unknown benchmark {in_brief(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named "
+        "as FILE.py or package.module:Name"
     )
 
 
@@ -112,7 +112,7 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
     for cls in map(find, SHIPPED):
         if subset in cls.subsets and (importer := cls.imports.importer) is not None:
             return cls, importer
-    raise BadInput(f"run_{subset}.json is missing, and no benchmark reads results of {shown(subset)} without it")
+    raise BadInput(f"run_{subset}.json is missing, and no benchmark reads results of {in_brief(subset)} without it")
 
 
 def baselines() -> dict[str, Baseline]:
@@ -187,18 +187,18 @@ def undeclared(cls: Any) -> str | None:
 def _bad_words(cls: Any) -> Iterator[str]:
     name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
-        yield f"name: expected a word of letters, digits and _, got {shown(name)}"
+        yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
     if is_shipped(name) and find(name) is not cls:
         yield f"name: {name} is a benchmark that ships: rename this one"
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
-            yield f"{field}: expected text, got {shown(value)}"
+            yield f"{field}: expected text, got {in_brief(value)}"
     if type(cls.title) is not str or not cls.title.isprintable():
-        yield f"title: expected text, got {shown(cls.title)}"
+        yield f"title: expected text, got {in_brief(cls.title)}"
     if type(cls.data_set) is not str or (cls.data_set and not DATA_SET.fullmatch(cls.data_set)):
-        yield f"data_set: expected owner/name of a data set, got {shown(cls.data_set)}"
+        yield f"data_set: expected owner/name of a data set, got {in_brief(cls.data_set)}"
     if cls.language not in ("en", "zh"):
-        yield f"language: expected en or zh, got {shown(cls.language)}"
+        yield f"language: expected en or zh, got {in_brief(cls.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]
     if not all(_is_word(one) and callable(of) for one, of in named):
         yield 'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, - and _'
@@ -212,12 +212,12 @@ def _bad_subsets(cls: Any) -> Iterator[str]:
         yield "data_files: expected a tuple of paths below the tasks folder"
     for subset in subsets:
         if not _is_word(subset):
-            yield f"subsets: {shown(subset)}: expected lower-case letters, digits, - and _"
+            yield f"subsets: {in_brief(subset)}: expected lower-case letters, digits, - and _"
     if "all" in subsets and len(subsets) > 1:
         yield "subsets: all: `compare` uses this name for the mean over subsets: rename it"
     for of, file in [*subsets.items(), *(("data_files", file) for file in cls.data_files)]:
         if type(file) is not str or not file or Path(file).is_absolute() or ".." in Path(file).parts:
-            yield f"{of}: expected a path below the tasks folder, got {shown(file)}"
+            yield f"{of}: expected a path below the tasks folder, got {in_brief(file)}"
 
 
 def _is_word(word: object) -> bool:
@@ -230,21 +230,21 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
             yield f"{name}: expected a tuple of Metric(...)"
         else:
-            yield from (f"{name}: {shown(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
+            yield from (f"{name}: {in_brief(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
     names = [metric.name for metric in (*cls.metrics, *cls.secondary)]
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
-            yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
+            yield f"metrics: {in_brief(name)}: expected a name of at most 60 characters without /"
     if len({name.casefold() for name in names}) < len(names):
         yield "metrics: duplicate name"
     if taken := [name for name in names if name.casefold() in TABLES]:
-        yield f"metrics: {shown(taken[0])}: `stats` uses this name for something else: rename it"
+        yield f"metrics: {in_brief(taken[0])}: `stats` uses this name for something else: rename it"
     if unknown := [
         metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
     ]:
-        yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
+        yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
 
 
 def _bad_shown(cls: Any) -> Iterator[str]:
@@ -253,7 +253,7 @@ def _bad_shown(cls: Any) -> Iterator[str]:
         if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
-            yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
+            yield f"{field}: {', '.join(map(in_brief, unknown))}: no such metric"
     if cls.secondary and type(cls.scoring) is Means:
         yield "secondary: nothing gives them a value: write a `scoring` that does"
 
@@ -262,7 +262,7 @@ def _bad_text(metric: Metric) -> str | None:
     texts = {name: getattr(metric, name) for name in ("definition", "ranked_by", "unranked")}
     wrong = next((name for name, text in texts.items() if type(text) is not str or not text.isprintable()), None)
     if not isinstance(metric.leaves_out, tuple | list) or not all(type(kind) is str for kind in metric.leaves_out):
-        return f"leaves_out: expected a tuple of kinds of breaches, got {shown(metric.leaves_out)}"
+        return f"leaves_out: expected a tuple of kinds of breaches, got {in_brief(metric.leaves_out)}"
     return wrong and f"expected a {wrong} that is text on one line"
 
 

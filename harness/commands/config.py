@@ -17,7 +17,7 @@ from harness.config.providers import Provider
 from harness.config.settings_file import VARIABLES
 from harness.defaults import AUTO
 from harness.endpoint.address import HIDDEN, public_url
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     words = args.words or ["run"]
     if words[0] not in COMMANDS:
-        raise BadInput(f"{shown(words[0])} is no command: there are {', '.join(COMMANDS)}")
+        raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
     command = parsed([*words, f"--settings={args.settings}"] if args.settings else words)
     wrong = None
     try:

@@ -31,7 +31,7 @@ from harness.errors import BadInput, HarnessError, MachineError
 from harness.feature import counts, features, own_logs
 from harness.model import SubsetProgress
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
-from harness.store.run import RunFiles, RunStore, shown
+from harness.store.run import RunFiles, RunStore, value_text
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
@@ -293,7 +293,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     )
     if old is not None:
         accepted = [
-            f"{name} was {shown(a)}, is now {shown(b)}"
+            f"{name} was {value_text(a)}, is now {value_text(b)}"
             for name, (a, b) in differences(old.identity, made.identity).items()
         ]
         made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]

@@ -330,14 +330,14 @@ def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[s
     found = differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
-        changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+        changes = "; ".join(f"{name} was {value_text(a)}, is now {value_text(b)}" for name, (a, b) in found.items())
         raise BadInput(
             f"{where} holds a run of another configuration: {changes}. Give this one a --name of its own, "
             f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
         )
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value of a manifest for a sentence."""
     text = orjson.dumps(value).decode()
     return text if len(text) <= 60 else text[:56] + "..." + text[-1]

@@ -28,7 +28,7 @@ from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.template import Unplayed
 from harness.chat import Asking, Chat
-from harness.errors import AgentFailed, BadInput, shown
+from harness.errors import AgentFailed, BadInput, in_brief
 from harness.model import JSON, Completion, Request
 
 FOLDER, PROFILES = "dailymobility", "profiles.json"
@@ -359,7 +359,9 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
     """Raises `BadInput` for a saved day that no measure can be trusted with."""
     visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
     if unknown := [aoi for aoi in visited if aoi not in city.aois]:
-        raise BadInput(f"user {resident.key}: the map has no AOI {shown(unknown[0])}, where the record says they were")
+        raise BadInput(
+            f"user {resident.key}: the map has no AOI {in_brief(unknown[0])}, where the record says they were"
+        )
     if not visited or len(set(visited)) < len(visited):
         raise BadInput(f"user {resident.key}: field visited_aois: expected one AOI or more, each once")
     if len(places) != SLOTS or not {*places} <= {*visited, None}:

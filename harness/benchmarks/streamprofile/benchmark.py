@@ -24,7 +24,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
-from harness.errors import BadInput, InvalidReply, shown
+from harness.errors import BadInput, InvalidReply, in_brief
 from harness.model import JSON
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
@@ -229,7 +229,7 @@ def _check_steps(task: Task, data: JSON) -> None:
     for saved in data["steps"]:
         number = saved["step_id"]
         if number not in known:
-            raise BadInput(f"user {task.key}: step_id {shown(number)} of the results is not in the tasks file")
+            raise BadInput(f"user {task.key}: step_id {in_brief(number)} of the results is not in the tasks file")
         if number in seen:
             raise BadInput(f"user {task.key}: duplicate step_id {number}")
         seen.add(number)

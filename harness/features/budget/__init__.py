@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.config import options
 from harness.cost import plain, rounded
-from harness.errors import HarnessError, shown
+from harness.errors import HarnessError, in_brief
 from harness.feature import PLAYING, Feature
 from harness.store.manifest import Manifest
 
@@ -58,7 +58,7 @@ def _budget(text: str) -> str:
     try:
         return str(Cap.parse(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, got {shown(text)}") from None
+        raise argparse.ArgumentTypeError(f"{error}, got {in_brief(text)}") from None
 
 
 def _is_budget(value: Any) -> bool:

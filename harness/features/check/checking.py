@@ -27,7 +27,7 @@ from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described, guarded
 from harness.engine import play
-from harness.errors import BadInput, BenchmarkError, HarnessError, shown
+from harness.errors import BadInput, BenchmarkError, HarnessError, in_brief
 from harness.features.check import line_changes
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 
@@ -397,7 +397,7 @@ def reports(subject: Subject) -> Iterator[str]:
     with guarded(benchmark, "remark"):
         notes: Sequence[Any] = list(dict.fromkeys(map(benchmark.remark, subject.tasks)))
     if wrong := [note for note in notes if type(note) is not str]:
-        yield f"remark: expected text, got {shown(wrong[0])}"
+        yield f"remark: expected text, got {in_brief(wrong[0])}"
         return
     made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):

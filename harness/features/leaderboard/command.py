@@ -14,7 +14,7 @@ from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import imported
 from harness.config import options
-from harness.errors import BadInput, MachineError, shown
+from harness.errors import BadInput, MachineError, in_brief
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
 from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
@@ -96,7 +96,7 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     there |= {one.name for one in imported(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
-        raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
+        raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")
     return [path for path in paths if path.parent.name in args.runs]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.features.show import users
 from harness.features.show.users import ShowOptions
 from harness.model import Block, Quote, Verbatim
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
         raise selection.nothing_found(named)
     printed, code = selection.each(found, lambda run: _print(run, args), lambda run: run.label)
     if args.user and printed and not any(printed):
-        raise BadInput(f"{args.run} has no user {shown(args.user)}: `harness show {args.run}` lists the first ones")
+        raise BadInput(f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the first ones")
     return max(skipped, code)
 
 

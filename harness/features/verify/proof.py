@@ -33,7 +33,7 @@ from harness.cost import Cost
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
-from harness.errors import BadInput, reading, shown
+from harness.errors import BadInput, in_brief, reading
 from harness.feature import pending
 from harness.model import JSON, Record
 from harness.report import text
@@ -142,7 +142,7 @@ class Check:
         try:
             again = orjson.loads(orjson.dumps(rescored(self._benchmark, task, data)))
             if data.get("format") != RECORD_FORMAT:
-                return f"the record of {who} is of format {shown(data.get('format'))}, not {RECORD_FORMAT}"
+                return f"the record of {who} is of format {in_brief(data.get('format'))}, not {RECORD_FORMAT}"
             if again != data:
                 return f"the metrics of {who} differ from a re-score"
             if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
