@@ -70,7 +70,9 @@ def _is_budget(value: Any) -> bool:
 
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
     if command in PLAYING:
-        words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of "
+        words = (
+            "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of "
+        )
         words += "other commands too"
         options.add(parser, "--budget AMOUNT", words, type=_budget)
 
