@@ -39,8 +39,8 @@ from bench.blows import ROOT
 from bench.outage import KILLED, MANNERS, Mortal, Outage, mortal, settled, suffering
 from bench.processes import run_command, stats, synthesise
 from bench.tally import BAD_WORDS
+from harness.features.serve.faults import CONTENT, STALL, STREAM, STREAM_STALL, TRANSPORT
 from harness.model import JSON
-from harness.serve.faults import CONTENT, STALL, STREAM, STREAM_STALL, TRANSPORT
 from harness.store.log import sound_lines
 from harness.store.run import RunFiles
 

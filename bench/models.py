@@ -477,7 +477,7 @@ def _listed(latencies: Sequence[float]) -> str:
 
 FINER = """import sys
 from harness import cli
-from harness.serve import stream
+from harness.features.serve import stream
 stream._PIECES, stream.WRITES = int(sys.argv[1]), int(sys.argv[2])
 sys.exit(cli.main(sys.argv[3:]))"""
 """`serve` that cuts a reply into about so many chunks, and sends them in so many parts."""

@@ -11,12 +11,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from harness.benchmark import Benchmark, Cards, Means, Metric, Records, Scoring, Task
 from harness.chat import Chat
-from harness.errors import InvalidReply
+from harness.errors import BadInput, HarnessError, InvalidReply
 
 __all__ = [
+    "BadInput",
     "Benchmark",
     "Cards",
     "Chat",
+    "CommandFailed",
+    "HarnessError",
     "InvalidReply",
     "LoadedRun",
     "Means",
@@ -33,7 +36,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from harness.api import LoadedRun, list_runs, load_run, reeval, resume, run
+    from harness.api import CommandFailed, LoadedRun, list_runs, load_run, reeval, resume, run
 
 
 def __getattr__(name: str) -> Any:

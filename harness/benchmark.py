@@ -248,8 +248,7 @@ class Records:
 
     def repairs(self, record: JSON) -> Iterable[str]:
         """Return the kinds of repairs that a user's replies needed."""
-        found: Sequence[str] = record["repairs"]
-        return found
+        return (*record["repairs"],)
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return flat rows of one record for tables and frames: one per step, or one per user if there are no
@@ -297,6 +296,7 @@ class Scoring:
     followed by the numbers of defined ones. With `is_mean` a figure is the mean of its values, so it has bounds while
     users are missing. With `is_measured` the values are those that `measure` returns, and are checked. `has_intervals`
     says that `intervals` computes them, `needs_tasks` that `with_task` adds to records: a report then reads tasks.
+    `live` names the metrics that are shown during a run, by default the headline.
     """
 
     has_values: ClassVar[bool] = False
@@ -304,6 +304,7 @@ class Scoring:
     is_measured: ClassVar[bool] = False
     has_intervals: ClassVar[bool] = False
     needs_tasks: ClassVar[bool] = False
+    live: ClassVar[Sequence[str]] = ()
 
     def statistics(self, records: Sequence[JSON]) -> Any:
         """Return the row that each record adds: records x K sums and counts, without NaN."""
@@ -425,7 +426,8 @@ class Imports:
     tables show them after the runs. `upgraded` returns a JSON report of format 1 in the present one. `settings` returns
     the settings that an identity was made from, with files by field; by default those of `Settings`, field by field.
     `runs_code` returns whether playing a run with an identity runs the code of a file that was given to it: the harness
-    asks before it runs code of somebody else's folder. A file that ends in `.py` always is code.
+    asks before it runs code of somebody else's folder. A file that ends in `.py` always is code. With `same_note` the
+    second request for a reply again is the same as the first, after the same mistake, as in results that exist.
     """
 
     importer: Importer | None = None
@@ -433,6 +435,7 @@ class Imports:
     upgraded: Callable[[JSON], JSON] = lambda data: data
     settings: Callable[[JSON, Mapping[str, Path]], Any] | None = None
     runs_code: Callable[[JSON], bool] = lambda identity: False
+    same_note: bool = False
 
 
 class Benchmark:
@@ -472,9 +475,6 @@ class Benchmark:
     headline: ClassVar[Sequence[str]] = ()
     """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
 
-    live: ClassVar[Sequence[str]] = ()
-    """Names of the metrics that are shown during a run; by default the headline."""
-
     user: ClassVar[str] = "user"
     """The noun for one user in reports."""
 
@@ -496,9 +496,6 @@ class Benchmark:
 
     floor: ClassVar[str] = ""
     """The baseline that `run --demo` uses if no model is named; by default the first of `baselines`."""
-
-    same_note: ClassVar[bool] = False
-    """Whether the second request for a reply again is the same as the first, after the same mistake."""
 
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
@@ -566,8 +563,6 @@ class Benchmark:
         """Write a line to the run's log, without showing it."""
         self.logged.append(text)
 
-    # Required
-
     @abstractmethod
     def parse(self, line: JSON, subset: str) -> Task:
         """Return the task of one decoded line of a tasks file.
@@ -575,7 +570,6 @@ class Benchmark:
         Raise `ValueError` with the expected value if a field is wrong; a missing field may raise `KeyError`. The
         harness adds the file, the line and the field that was read last.
         """
-        raise NotImplementedError
 
     @abstractmethod
     async def play(self, given: Any, chat: Chat) -> Any:
@@ -584,7 +578,6 @@ class Benchmark:
         Let `InvalidReply` pass: the answer is then None, and the outcome is its kind. Any other exception makes the
         user a failure.
         """
-        raise NotImplementedError
 
     @abstractmethod
     def measure(self, task: Task, answer: Any) -> Mapping[str, float | None]:
@@ -592,9 +585,6 @@ class Benchmark:
 
         `answer` is None if the model's reply could not be used. Values are finite and within the metric's bounds.
         """
-        raise NotImplementedError
-
-    # Optional: each has a default
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]] | None:

@@ -365,14 +365,14 @@ def _divided(one: Money, users: int) -> Money:
     return one._replace(amount=round(one.amount / users, DIGITS), low=low, high=high)
 
 
-def shown(amounts: Sequence[Money]) -> str:
+def money_text(amounts: Sequence[Money]) -> str:
     """Return amounts for people, joined by a plus, such as `about 1.640 USD (0.5000 to 4.270) + 3.200 CNY`, or `0.7700
     to 1.130 USD` where nothing is estimated; empty for none."""
-    words = " + ".join(map(_shown, amounts))
+    words = " + ".join(map(_money_text, amounts))
     return f"about {words}" if any(one.about for one in amounts) else words
 
 
-def _shown(one: Money) -> str:
+def _money_text(one: Money) -> str:
     bounds = f"{rounded(one.least)} to {rounded(one.most)}"
     if one.high is None:
         return f"{rounded(one.amount)} {one.currency}"

@@ -46,7 +46,7 @@ BYTES_PER_STEP = 6 * 1024
 
 BASELINE_PREFIX = "baseline/"
 EMBEDDED = "embedded"
-"""The endpoint, in files, of baselines that the harness serves to itself."""
+"""The endpoint, in files, of baselines that the harness answers itself."""
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -60,7 +60,7 @@ MAX_OUTAGE_SECONDS = 15 * 60.0
 
 GC_THRESHOLD = (50_000, 50, 50)
 """For the length of a command: the default's many collections cost a seventh of the CPU of the imports, and with
-thousands of live requests a sixth of a run's."""
+thousands of live requests a sixth of a run's. Objects from before the requests are frozen, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def to_install(requirement: str) -> str:
     return f"{shlex.quote(sys.executable)} -m pip install {shlex.quote(requirement)}"
 
 
-def shown(value: object) -> str:
+def in_brief(value: object) -> str:
     """Return a value on one line of limited length, however long or deep it is."""
     return _SHOWN.repr(value)
 

@@ -44,6 +44,8 @@ SHIPPED = (
     "pages",
     "show",
     "verify",
+    "check",
+    "serve",
     "ray",
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""

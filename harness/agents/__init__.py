@@ -20,10 +20,3 @@ Where it stops or replaces the running loop, cancels tasks of others (`asyncio.a
 (`loop.call_soon`), sets the process's alarm (watchdog.py), or breaks the process in C, the run stops or is held up
 without a resident's name. Only a day with all its rows counts.
 """
-
-from harness.agents.loader import KEPT, AgentFile, load_agent
-from harness.agents.runner import Runner
-from harness.agents.session import play
-from harness.agents.watchdog import Limits
-
-__all__ = ["KEPT", "AgentFile", "Limits", "Runner", "load_agent", "play"]

@@ -47,7 +47,7 @@ class Refused(SystemExit):
     """Raised where no resident is known: while a file loads, and to whoever waits for a thread of a pool."""
 
 
-class Player(Protocol):
+class Refuser(Protocol):
     """A resident."""
 
     def refuse(self, kind: str, what: str) -> NoReturn: ...
@@ -65,12 +65,12 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._player: Player | None = None
+        self._player: Refuser | None = None
         self._slice = 0
-        self._threads: WeakKeyDictionary[Thread, Player | None] = WeakKeyDictionary()
+        self._threads: WeakKeyDictionary[Thread, Refuser | None] = WeakKeyDictionary()
         self._opened: set[int] = set()
 
-    def enter(self, player: Player | None) -> None:
+    def enter(self, player: Refuser | None) -> None:
         """Take what this thread runs from now on for the agent's; without a player its file is loaded."""
         self._player, self._slice = player, get_ident()
 

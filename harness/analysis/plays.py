@@ -39,7 +39,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Transcript:
     """The exchanges of one user in their order. `reads` are the sizes of the groups that each gave one answer; empty
     where the benchmark does not show them."""
 
@@ -66,14 +66,14 @@ class Plays:
         self._replies = Replies(run.files.responses, index.of, lambda: None)
         deque(self._replies.findings(), maxlen=0)  # reads them all; what is wrong with lines is for `verify`
 
-    def of(self, record: JSON) -> Played | None:
+    def of(self, record: JSON) -> Transcript | None:
         """Return the exchanges of a record's user, None if these are not known."""
         position = self._index.current(record)
         played = None if position is None else self._played(position, record)
         self.diverged += played is None
         return played
 
-    def _played(self, position: int, record: JSON) -> Played | None:
+    def _played(self, position: int, record: JSON) -> Transcript | None:
         task = parse(self.benchmark, self._index.read(position), self._index.where(position), self._run.files.subset)
         saved = {
             (line["request"], line["nth"]): (completion, line)
@@ -94,7 +94,7 @@ class Plays:
             chat = self._loop.run(play(self.benchmark, task, ask, repeat)).chat
         except (ReplayMiss, AgentFailed):
             return None
-        return Played(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
+        return Transcript(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
 
 
 @contextmanager

@@ -49,7 +49,7 @@ def benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | N
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class Replayer:
     """Plays users again from their saved responses."""
 
     benchmark: Benchmark

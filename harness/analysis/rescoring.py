@@ -44,7 +44,7 @@ from harness.ui.streams import tell
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RescoreOptions:
     """How runs are scored again. `tasks` is a folder, None for each run's own; `reparse` starts from the saved
     responses instead of the saved answers; `new_prices` takes those of today; `reported` gets each new
     report while its tasks are open."""
@@ -69,21 +69,21 @@ class Rescored:
 # Runs of the harness
 
 
-def of_run(run: SavedRun, wish: Wish) -> Rescored:
+def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results are then unchanged."""
-    benchmark = run.as_it_was(wish.tasks, play=wish.reparse)
-    tasks = run.tasks(wish.tasks)
+    benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
+    tasks = run.tasks(chosen.tasks)
     with (
-        closing(index_file(benchmark, run.files.subset, tasks, wish.results, run.manifest.repeats)) as index,
+        closing(index_file(benchmark, run.files.subset, tasks, chosen.results, run.manifest.repeats)) as index,
         closing(RunStore(run.files, time.time, stamp())) as store,
         asyncio.Runner() as loop,
     ):
         job = _opened(benchmark, index, store)
         scores, diverged = ReportScores(benchmark, job.subset, index), list[str]()
-        if wish.reparse:
+        if chosen.reparse:
             store.load_responses(index)
-        _replace(job, _scored(_measured(job, loop if wish.reparse else None, diverged), scores))
-        if wish.new_prices:
+        _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
+        if chosen.new_prices:
             _price_again(job, run.label)
         failed = store.failed_users(index, job.expected)
         _settle(job, failed)
@@ -91,7 +91,7 @@ def of_run(run: SavedRun, wish: Wish) -> Rescored:
         about, notes = facts(job, run.name, failed), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        wish.reported([Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index)])
+        chosen.reported([Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index)])
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 
@@ -197,18 +197,18 @@ def _add(data: JSON, scores: ReportScores) -> None:
 # Results of another program
 
 
-def of_another_program(found: Imported, wish: Wish) -> Rescored:
+def of_another_program(found: Imported, chosen: RescoreOptions) -> Rescored:
     """Score the results of another program on a subset, under their lock. Raise `BadInput` if they cannot be read."""
     files = found.files
     cls, importer = registry.importing(files.subset)
     benchmark = cls()
-    tasks = benchmark.task_files.file_in(wish.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
+    tasks = benchmark.task_files.file_in(chosen.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
     if not tasks.exists():
         words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
         raise BadInput(f"its tasks file {tasks} does not exist: {words}")
     lock = RunLock(files.lock, time.time)
     try:
-        with closing(index_file(benchmark, files.subset, tasks, wish.results)) as index:
+        with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
             theirs = _Theirs(files, benchmark, importer, index)
             replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
             name, notes = files.folder.name, theirs.notes()
@@ -218,7 +218,7 @@ def of_another_program(found: Imported, wish: Wish) -> Rescored:
                 report = overview.with_failures(report, theirs.scores.report(about, theirs.failures)[0])
             keep_foreign_text(files)
             write_report(files, report, more)
-            wish.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
+            chosen.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
     finally:
         lock.release()
     return Rescored(files, report, notes, report.coverage.complete)

@@ -19,7 +19,7 @@ from harness.errors import BadInput, reading
 from harness.feature import how_to_get
 from harness.model import JSON
 from harness.store.manifest import Manifest, differences, share
-from harness.store.run import RunFiles, shown
+from harness.store.run import RunFiles, value_text
 
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
 """Defaults of runs from before these settings were recorded."""
@@ -196,7 +196,7 @@ class SavedRun:
         elif registry.is_shipped(name):
             return registry.find(name)
         elif (copy := self._benchmark_copy) is None:
-            raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {shown(name)}")
+            raise BadInput(f"{self.files.manifest}: field identity.benchmark: unknown benchmark {value_text(name)}")
         else:
             self._check_trust()
             spec, what = self.manifest.provenance.get("benchmark") or copy.name, f"its copy {copy.name}"
@@ -244,7 +244,7 @@ class SavedRun:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
         if found := differences(self.manifest.identity["settings"], made.configuration.identity):
-            changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+            changes = "; ".join(f"{name} was {value_text(a)}, is now {value_text(b)}" for name, (a, b) in found.items())
             raise BadInput(f"the run was made with other data ({changes}): restore it, or name it with --tasks-dir")
         if (of := made.origin) is not None:
             for name, data in kept_files(made).items():

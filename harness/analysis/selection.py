@@ -12,7 +12,7 @@ from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
 from harness.config.options import run_name
 from harness.errors import BadInput, HarnessError
-from harness.store.manifest import load
+from harness.store.manifest import COMPLETE, load, whole_of
 from harness.store.run import runs
 from harness.ui.streams import tell
 
@@ -47,6 +47,16 @@ def find(args: Namespace) -> tuple[list[SavedRun], int]:
         if not args.model or args.model in (model, f"{manifest.provenance.get('provider')}:{model}"):
             found.append(SavedRun(files, manifest, trust, named))
     return found, code
+
+
+def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
+    """Return runs without the complete parts of a whole run that is among them: it has their users."""
+    there = {(run.name, run.files.subset) for run in found}
+    return [run for run in found if run.manifest.state != COMPLETE or (_whole_of(run), run.files.subset) not in there]
+
+
+def _whole_of(run: SavedRun) -> str | None:
+    return whole_of(run.name, run.manifest.selection.get("part"))
 
 
 def find_imported(args: Namespace) -> tuple[list[Imported], int]:

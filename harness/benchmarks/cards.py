@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Cards, Records
+from harness.benchmark import VALID, Benchmark, Cards
 from harness.benchmarks import registry, reports
 from harness.benchmarks.overview import plain, with_unit
 from harness.benchmarks.records import ODD_SHAPE
@@ -39,11 +39,7 @@ class ReportCards:
 
     @property
     def _own(self) -> Cards:
-        return Cards() if self.benchmark is None else self.benchmark.cards
-
-    @property
-    def _records(self) -> Records:
-        return Records() if self.benchmark is None else self.benchmark.records
+        return (self.benchmark or Benchmark).cards
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -54,16 +50,17 @@ class ReportCards:
 
     def mark(self, kind: str) -> bytes:
         """Return bytes that are in the line of every record with an invalid answer of this kind."""
-        return b'"%s":"%s"' % (self._records.outcome_field.encode(), kind.encode())
+        field = (self.benchmark or Benchmark).records.outcome_field
+        return b'"%s":"%s"' % (field.encode(), kind.encode())
 
     def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
         """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
-        blocks = tuple(
-            block
-            for block in self._blocks(data, task, replies)
-            if self.posts or not (isinstance(block, Quote) and block.private)
-        )
-        return Card(str(data["user_id"]), self._figures(data), blocks)
+        with self._guarded(f"user {data['user_id']}, card"):
+            own = self._own.card(data, task, replies)
+            blocks = None if own is None else reports.checked(own)
+        made = self._plain(data, replies) if blocks is None else blocks
+        shown = (block for block in made if self.posts or not (isinstance(block, Quote) and block.private))
+        return Card(str(data["user_id"]), self._figures(data), tuple(shown))
 
     def _figures(self, data: JSON) -> tuple[str, ...]:
         if self._own.columns:
@@ -73,11 +70,6 @@ class ReportCards:
         values = data["metrics"] if isinstance(data["metrics"], Mapping) else {}  # of own `statistics` they are any
         shown = {name: value for name, value in values.items() if _is_value(value)}
         return tuple(units[name].text(shown.get(name)) for name in self.report.headline)
-
-    def _blocks(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Iterable[Block]:
-        with self._guarded(f"user {data['user_id']}, card"):
-            own = self._own.card(data, task, replies)
-            return self._plain(data, replies) if own is None else reports.checked(own)
 
     def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["outcome"] != VALID:
@@ -116,7 +108,8 @@ class ReportCards:
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
         """Return a reply that made an invalid answer of this kind, None if unknown."""
         with self._guarded(f"user {data['user_id']}, example"):
-            return self._own.example(data, replies, kind) if kind in self._records.outcomes(data) else None
+            known = kind in (self.benchmark or Benchmark).records.outcomes(data)
+            return self._own.example(data, replies, kind) if known else None
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
         """Return what only several records show together."""

@@ -15,7 +15,7 @@ from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import usage
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
-from harness.cost import each, shown
+from harness.cost import each, money_text
 from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
@@ -87,8 +87,8 @@ def _tiles(report: Report) -> Iterator[Tile]:
     of = report.coverage
     yield Tile(f"{report.user}s scored", str(of.scored_users), f"of {of.expected_users}")
     if report.cost and report.cost.money:
-        of_each = shown(each([report.cost.money], of.scored_users))
-        yield Tile("cost", shown([report.cost.money]), of_each and f"{of_each} a {report.user}")
+        of_each = money_text(each([report.cost.money], of.scored_users))
+        yield Tile("cost", money_text([report.cost.money]), of_each and f"{of_each} a {report.user}")
 
 
 def blocks(report: Report) -> Iterator[Block]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.model import JSON, LARGEST_COUNT, Record
 
 ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 def text(value: object) -> str:
     """A name that is counted. Raises `TypeError` for anything else: a table of counts would not be written."""
     if type(value) is not str:
-        raise TypeError(f"expected a name, got {shown(value)}")
+        raise TypeError(f"expected a name, got {in_brief(value)}")
     return value
 
 
@@ -34,7 +34,7 @@ def count(value: object) -> int:
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value < LARGEST_SUM:
-        raise ValueError(f"expected a whole number from 0, got {shown(value)}")
+        raise ValueError(f"expected a whole number from 0, got {in_brief(value)}")
     return value
 
 

@@ -17,12 +17,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import OBJECTS, Benchmark, Importer, Means, Metric, Origin, metrics_of
+from harness.benchmark import OBJECTS, Benchmark, Cards, Importer, Means, Metric, Origin, Records, TaskFiles, metrics_of
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.defaults import BASELINE_PREFIX
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
@@ -54,20 +54,13 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = (property, cached_property)
-REQUIRED = ("parse", "play", "measure")
-INSIDE: Mapping[str, tuple[str, ...]] = {
-    "scoring": (
-        *("values", "statistics", "figures", "tallied", "condense", "further_figures", "intervals", "with_task"),
-        *("breaches", "chance", "details", "sections", "report_files"),
-    ),
-    "records": ("outcome_field", "record", "rescore", "outcomes", "repairs", "rows"),
-    "cards": ("card", "card_columns", "card_figures", "example", "together", "private"),
-    "imports": ("importer", "published", "upgraded", "settings_from", "runs_code"),
-    "task_files": ("file_in", "outline", "task_version", "truth_sha256"),
-    "configuration": ("identity", "files", "default_temperature", "note_on_baselines"),
+INSIDE: Mapping[str, str] = {
+    member: name
+    for name, kind in {"records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}.items()
+    for member in dir(kind)
+    if callable(getattr(kind, member)) and not hasattr(Benchmark, member)
 }
-"""Object of a benchmark -> its members, by today's name or an earlier one, that a class may not have itself: they would
-be ignored."""
+"""Methods of objects -> the object. A class that has one itself is refused, since it would be ignored."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -108,8 +101,8 @@ def find(spec: str) -> type[Benchmark]:
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
     raise BadInput(
-        f"unknown benchmark {shown(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named as "
-        "FILE.py or package.module:Name"
+        f"unknown benchmark {in_brief(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named "
+        "as FILE.py or package.module:Name"
     )
 
 
@@ -119,7 +112,7 @@ def importing(subset: str) -> tuple[type[Benchmark], Importer]:
     for cls in map(find, SHIPPED):
         if subset in cls.subsets and (importer := cls.imports.importer) is not None:
             return cls, importer
-    raise BadInput(f"run_{subset}.json is missing, and no benchmark reads results of {shown(subset)} without it")
+    raise BadInput(f"run_{subset}.json is missing, and no benchmark reads results of {in_brief(subset)} without it")
 
 
 def baselines() -> dict[str, Baseline]:
@@ -182,7 +175,7 @@ def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
     return next(
         chain(
-            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_shown(cls), _bad_objects(cls), _bad_code(cls)
+            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_objects(cls), _bad_shown(cls), _bad_code(cls)
         ),
         None,
     )
@@ -194,18 +187,18 @@ def undeclared(cls: Any) -> str | None:
 def _bad_words(cls: Any) -> Iterator[str]:
     name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
-        yield f"name: expected a word of letters, digits and _, got {shown(name)}"
+        yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
     if is_shipped(name) and find(name) is not cls:
         yield f"name: {name} is a benchmark that ships: rename this one"
     for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
         if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
-            yield f"{field}: expected text, got {shown(value)}"
+            yield f"{field}: expected text, got {in_brief(value)}"
     if type(cls.title) is not str or not cls.title.isprintable():
-        yield f"title: expected text, got {shown(cls.title)}"
+        yield f"title: expected text, got {in_brief(cls.title)}"
     if type(cls.data_set) is not str or (cls.data_set and not DATA_SET.fullmatch(cls.data_set)):
-        yield f"data_set: expected owner/name of a data set, got {shown(cls.data_set)}"
+        yield f"data_set: expected owner/name of a data set, got {in_brief(cls.data_set)}"
     if cls.language not in ("en", "zh"):
-        yield f"language: expected en or zh, got {shown(cls.language)}"
+        yield f"language: expected en or zh, got {in_brief(cls.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]
     if not all(_is_word(one) and callable(of) for one, of in named):
         yield 'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, - and _'
@@ -219,12 +212,12 @@ def _bad_subsets(cls: Any) -> Iterator[str]:
         yield "data_files: expected a tuple of paths below the tasks folder"
     for subset in subsets:
         if not _is_word(subset):
-            yield f"subsets: {shown(subset)}: expected lower-case letters, digits, - and _"
+            yield f"subsets: {in_brief(subset)}: expected lower-case letters, digits, - and _"
     if "all" in subsets and len(subsets) > 1:
         yield "subsets: all: `compare` uses this name for the mean over subsets: rename it"
     for of, file in [*subsets.items(), *(("data_files", file) for file in cls.data_files)]:
         if type(file) is not str or not file or Path(file).is_absolute() or ".." in Path(file).parts:
-            yield f"{of}: expected a path below the tasks folder, got {shown(file)}"
+            yield f"{of}: expected a path below the tasks folder, got {in_brief(file)}"
 
 
 def _is_word(word: object) -> bool:
@@ -237,30 +230,30 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
             yield f"{name}: expected a tuple of Metric(...)"
         else:
-            yield from (f"{name}: {shown(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
+            yield from (f"{name}: {in_brief(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
     names = [metric.name for metric in (*cls.metrics, *cls.secondary)]
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
-            yield f"metrics: {shown(name)}: expected a name of at most 60 characters without /"
+            yield f"metrics: {in_brief(name)}: expected a name of at most 60 characters without /"
     if len({name.casefold() for name in names}) < len(names):
         yield "metrics: duplicate name"
     if taken := [name for name in names if name.casefold() in TABLES]:
-        yield f"metrics: {shown(taken[0])}: `stats` uses this name for something else: rename it"
+        yield f"metrics: {in_brief(taken[0])}: `stats` uses this name for something else: rename it"
     if unknown := [
         metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
     ]:
-        yield f"metrics: ranked_by: {', '.join(map(shown, unknown))}: no such metric"
+        yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
 
 
 def _bad_shown(cls: Any) -> Iterator[str]:
     names = metrics_of(cls)
-    for field in ("headline", "live"):
-        if not isinstance(chosen := getattr(cls, field), tuple | list):
+    for field, chosen in {"headline": cls.headline, "live": cls.scoring.live}.items():
+        if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
-            yield f"{field}: {', '.join(map(shown, unknown))}: no such metric"
+            yield f"{field}: {', '.join(map(in_brief, unknown))}: no such metric"
     if cls.secondary and type(cls.scoring) is Means:
         yield "secondary: nothing gives them a value: write a `scoring` that does"
 
@@ -269,7 +262,7 @@ def _bad_text(metric: Metric) -> str | None:
     texts = {name: getattr(metric, name) for name in ("definition", "ranked_by", "unranked")}
     wrong = next((name for name, text in texts.items() if type(text) is not str or not text.isprintable()), None)
     if not isinstance(metric.leaves_out, tuple | list) or not all(type(kind) is str for kind in metric.leaves_out):
-        return f"leaves_out: expected a tuple of kinds of breaches, got {shown(metric.leaves_out)}"
+        return f"leaves_out: expected a tuple of kinds of breaches, got {in_brief(metric.leaves_out)}"
     return wrong and f"expected a {wrong} that is text on one line"
 
 
@@ -278,15 +271,14 @@ def _is_code(value: object) -> bool:
 
 
 def _bad_objects(cls: Any) -> Iterator[str]:
-    for name, members in INSIDE.items():
-        if own := [member for member in members if hasattr(cls, member)]:
-            yield f"{', '.join(own)}: belongs to the object `{name}` ({OBJECTS[name].__name__}): move or rename yours"
+    if lost := [name for name in INSIDE if hasattr(cls, name)]:
+        yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:
-    if missing := [name for name in REQUIRED if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
+    if missing := [name for name in vars(Benchmark) if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
     ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
     if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:

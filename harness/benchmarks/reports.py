@@ -21,7 +21,7 @@ from harness.benchmarks import registry
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.cost import Cost
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.model import JSON, Block, Chart, Table
 from harness.scoring.bootstrap import Array
 
@@ -222,9 +222,9 @@ def loaded(path: Path) -> Report:
     except OSError:
         raise BadInput(NOT_A_REPORT) from None
     if report.subset not in report.subsets:
-        raise BadInput(f"a report of {shown(report.benchmark)} on {shown(report.subset)}, which it does not have")
+        raise BadInput(f"a report of {in_brief(report.benchmark)} on {in_brief(report.subset)}, which it does not have")
     if path.name != f"eval_report_{report.subset}.json":
-        raise BadInput(f"not the report that its name says but one of the subset {shown(report.subset)}")
+        raise BadInput(f"not the report that its name says but one of the subset {in_brief(report.subset)}")
     return report
 
 
@@ -237,7 +237,7 @@ def read(content: bytes) -> Report:
         data = msgspec.json.decode(content)
         found = data["format"]
         if type(found) is not int or found not in (1, 2, FORMAT):
-            raise BadInput(f"a report of format {shown(found)}, not {FORMAT}: regenerate it with `reeval`")
+            raise BadInput(f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`")
         made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
         if not made.units.keys() >= {*made.headline, *made.values}:
             raise ValueError("a value of no declared metric")

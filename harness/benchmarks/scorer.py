@@ -24,7 +24,7 @@ from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
 from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
-from harness.errors import BenchmarkError, shown
+from harness.errors import BenchmarkError, in_brief
 from harness.model import Record, RunFacts
 from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
@@ -158,7 +158,7 @@ class Scorer:
     def running(self, merged: Totals) -> Mapping[str, float | None]:
         """Return the figures that a live display shows, in their own units: those that rank, where they are others."""
         figures, benchmark = self._figures(merged), self.benchmark
-        metrics = [metrics_of(benchmark).get(name) for name in benchmark.live or headline_of(benchmark)]
+        metrics = [metrics_of(benchmark).get(name) for name in benchmark.scoring.live or headline_of(benchmark)]
         names = ((of.name, of.ranked_by or of.name) for of in metrics if of)
         return {name if figures[name] == figures[by] else by: figures[by] for name, by in names}
 
@@ -264,7 +264,7 @@ class Scorer:
             details = msgspec.json.decode(msgspec.json.encode(benchmark.scoring.details(scored)))
             chance = {name: float(value) for name, value in benchmark.scoring.chance(scored).items()}
             if not all(name in report.values and math.isfinite(value) for name, value in chance.items()):
-                raise ValueError(f"chance: expected finite numbers of declared metrics, got {shown(chance)}")
+                raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(chance)}")
             report = msgspec.structs.replace(report, details=details, chance=chance)
             scored = replace(scored, report=report)
             report = msgspec.structs.replace(report, sections=reports.checked(benchmark.scoring.sections(scored)))

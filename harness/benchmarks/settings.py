@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import LONGEST, described
 from harness.defaults import BITS_64
-from harness.errors import BadInput, HarnessError, shown
+from harness.errors import BadInput, HarnessError, in_brief
 from harness.model import JSON
 
 DEST = "setting "
@@ -75,7 +75,7 @@ def _kind(place: str, field: Field[Any], hint: Any) -> Any:
     elif not any(hint is kind for kind in WORDS):
         raise BadSettings(f"{place}: a setting is text, a number, true or false, a Literal of texts, or a Path")
     if field.default is not None and not _fits(field.default, hint):
-        raise BadSettings(f"{place}: its default is {shown(field.default)}, expected {_wanted(hint)}")
+        raise BadSettings(f"{place}: its default is {in_brief(field.default)}, expected {_wanted(hint)}")
     if field.default is None and hint is bool:
         raise BadSettings(f"{place}: a setting that is true or false has one of them as its default")
     return hint
@@ -174,7 +174,7 @@ def checked(identity: JSON, name: str, kind: Any) -> Any:
     """Return a setting of an identity. Raise `BadInput` if it is not of this kind."""
     if not _fits(value := identity.get(name), kind):
         place = f"the run's manifest: field identity.settings.{name}"
-        raise BadInput(f"{place}: expected {_wanted(kind)}, got {shown(value)}")
+        raise BadInput(f"{place}: expected {_wanted(kind)}, got {in_brief(value)}")
     return value
 
 

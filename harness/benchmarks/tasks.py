@@ -13,7 +13,7 @@ import orjson
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.user_code import guarded
-from harness.errors import BadInput, BenchmarkError, FieldError, shown
+from harness.errors import BadInput, BenchmarkError, FieldError, in_brief
 from harness.model import JSON, Where
 
 T = TypeVar("T")
@@ -74,7 +74,9 @@ def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tup
         task = _parsed(benchmark, data, line, where, subset)
         return task.key, task.steps
     if not isinstance(found, tuple) or len(found) != 2:
-        raise BenchmarkError(f"{benchmark.name}: outline returned {shown(found)} for {where}, expected key and steps")
+        raise BenchmarkError(
+            f"{benchmark.name}: outline returned {in_brief(found)} for {where}, expected key and steps"
+        )
     return _checked(benchmark, *found, where), found[1]
 
 
@@ -82,7 +84,7 @@ def _parsed(benchmark: Benchmark, data: JSON, line: bytes, where: Where, subset:
     marked = data.get("synthetic") is True
     task: object = _read(benchmark, benchmark.parse, data, line, where, subset)
     if not isinstance(task, Task):
-        raise BenchmarkError(f"{benchmark.name}: parse returned {shown(task)} for {where}, expected a Task")
+        raise BenchmarkError(f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task")
     key = _checked(benchmark, task.key, task.steps, where)
     if key == task.key and marked <= task.synthetic:
         return task
@@ -107,7 +109,7 @@ def _read(
         name = error.args[0] if error.args else again.last
         if again.last is None or name == again.last:
             raise BadInput(f"{where}: field {name}: expected a value, got nothing (missing)") from None
-        raise BadInput(f"{where}: field {again.last}: {shown(name)} is missing or unknown") from None
+        raise BadInput(f"{where}: field {again.last}: {in_brief(name)} is missing or unknown") from None
     except ODD_SHAPE as error:
         field = f"field {again.last}: " if again.last else ""
         raise BadInput(f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}") from None
@@ -153,7 +155,7 @@ def kind_of(value: object) -> str:
 def _checked(benchmark: Benchmark, given: object, steps: object, where: Where) -> str:
     """Return the key as text. A wrong number of steps is a mistake of `parse`, not of the line."""
     if type(steps) is not int or not 1 <= steps <= STEPS_MOST:
-        raise BenchmarkError(f"{benchmark.name}: parse gave {shown(steps)} steps for {where}, expected 1 or more")
+        raise BenchmarkError(f"{benchmark.name}: parse gave {in_brief(steps)} steps for {where}, expected 1 or more")
     key = str(given) if type(given) is int else given
     if isinstance(key, str) and key and is_text(key):
         return key

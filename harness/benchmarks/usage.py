@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from harness.benchmarks.records import count
-from harness.cost import Cost, each, plain, shown
+from harness.cost import Cost, each, money_text, plain
 from harness.model import JSON
 
 USAGE = ("prompt_tokens", "completion_tokens", "requests", "untold")
@@ -48,7 +48,7 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
     about, bounds = "about " if cost.money.about else "", ""
     if cost.money.high is not None:
         bounds = f" (the bill is {plain(cost.money.least)} to {plain(cost.money.most)})"
-    of_each = f", {shown(each([cost.money], users))} a {user}" if users else ""
+    of_each = f", {money_text(each([cost.money], users))} a {user}" if users else ""
     yield (
         f"Cost: {about}{plain(cost.money.amount)} {cost.money.currency}{bounds}{of_each}. "
         f"Price: {'; '.join(price.described for price in cost.prices)}."

@@ -17,7 +17,7 @@ from harness.config.providers import Provider
 from harness.config.settings_file import VARIABLES
 from harness.defaults import AUTO
 from harness.endpoint.address import HIDDEN, public_url
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
@@ -27,7 +27,7 @@ EXAMPLES = ("harness config", "harness config resume", "harness config --json ru
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Setting:
     """An option's value, the kind of its source, and the source's name: of the variable, or of the file."""
 
     value: Any
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     words = args.words or ["run"]
     if words[0] not in COMMANDS:
-        raise BadInput(f"{shown(words[0])} is no command: there are {', '.join(COMMANDS)}")
+        raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
     command = parsed([*words, f"--settings={args.settings}"] if args.settings else words)
     wrong = None
     try:
@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(found: Mapping[str, Value], words: Sequence[str], as_json: bool) -> None:
+def _show(found: Mapping[str, Setting], words: Sequence[str], as_json: bool) -> None:
     clean = secrets.scrubber(words, os.environ)
     if as_json:
         show_json({name: _plain(asdict(value), clean) for name, value in found.items()})
@@ -74,7 +74,7 @@ def _text(value: Any) -> str:
     return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def values(found: Parsed, *, resolved: bool = True) -> dict[str, Value]:
+def values(found: Parsed, *, resolved: bool = True) -> dict[str, Setting]:
     """Return the value of each option, by its flag's name, in the order of the help; `resolved` as a run has them.
 
     Raise `BadInput` if a run would be refused for them.
@@ -90,7 +90,7 @@ def _name(action: argparse.Action) -> str:
     return next((flag for flag in action.option_strings if flag.startswith("--")), "").removeprefix("--")
 
 
-def _value(action: argparse.Action, found: Parsed) -> Value:
+def _value(action: argparse.Action, found: Parsed) -> Setting:
     dest, value = action.dest, getattr(found.args, action.dest, None)
     if action.nargs == 0 and action.const is not None:
         value = value == action.const
@@ -101,14 +101,14 @@ def _value(action: argparse.Action, found: Parsed) -> Value:
     elif dest == "api_url":
         value = value and list(map(public_url, value))
     if dest in found.args.typed:
-        return Value(value, FLAG, f"--{_name(action)}")
+        return Setting(value, FLAG, f"--{_name(action)}")
     if dest in found.settings:
-        return Value(value, FILE, str(found.settings[dest].path))
+        return Setting(value, FILE, str(found.settings[dest].path))
     variable = VARIABLES.get(dest)
-    return Value(value, VARIABLE, variable) if variable and os.environ.get(variable) else Value(value)
+    return Setting(value, VARIABLE, variable) if variable and os.environ.get(variable) else Setting(value)
 
 
-def _of_run(found: Parsed, chosen: Mapping[str, Value]) -> dict[str, Value]:
+def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return the values of a run that its provider, `--config`, variables and defaults decide."""
     args = found.args
     given = config_file.read(args.config) if args.config else None
@@ -120,7 +120,7 @@ def _of_run(found: Parsed, chosen: Mapping[str, Value]) -> dict[str, Value]:
     tuning = {}
     for name, value in made.items():
         is_of_pace = name in pace and getattr(args, name) is None
-        tuning[name] = Value(value, *(of_pace if is_of_pace else (chosen[name].source, chosen[name].where)))
+        tuning[name] = Setting(value, *(of_pace if is_of_pace else (chosen[name].source, chosen[name].where)))
     return {**tuning, **(_of_config(given) if given else _endpoint(args, provider, chosen["api_url"]))}
 
 
@@ -132,12 +132,12 @@ def _provider(args: argparse.Namespace) -> Provider | None:
     return models.provider_named(found.pop(), book, args) if len(found) == 1 else None
 
 
-def _of_config(given: config_file.Config) -> dict[str, Value]:
+def _of_config(given: config_file.Config) -> dict[str, Setting]:
     where = FILE, str(given.path)
-    return {"api_url": Value([public_url(given.url)], *where), "api_key": Value(given.key and HIDDEN, *where)}
+    return {"api_url": Setting([public_url(given.url)], *where), "api_key": Setting(given.key and HIDDEN, *where)}
 
 
-def _endpoint(args: argparse.Namespace, provider: Provider | None, flag: Value) -> dict[str, Value]:
+def _endpoint(args: argparse.Namespace, provider: Provider | None, flag: Setting) -> dict[str, Setting]:
     """Return address and key as a run would find them; neither if something is missing."""
     try:
         found = address.find(args, os.environ, provider)
@@ -145,15 +145,15 @@ def _endpoint(args: argparse.Namespace, provider: Provider | None, flag: Value) 
         found = None
     if found is None:
         return {}
-    made = {"api_url": Value([one.shown for one in found.addresses], *_source_of_address(args, provider, flag))}
+    made = {"api_url": Setting([one.shown for one in found.addresses], *_source_of_address(args, provider, flag))}
     if found.key_from is not None:
         of_flag = args.api_key or args.api_key_file
         kind = VARIABLE if found.key_from in os.environ else FLAG if of_flag else FILE
-        made["api_key"] = Value(HIDDEN, kind, found.key_from if kind != FILE else args.fallback.source)
+        made["api_key"] = Setting(HIDDEN, kind, found.key_from if kind != FILE else args.fallback.source)
     return made
 
 
-def _source_of_address(args: argparse.Namespace, provider: Provider | None, flag: Value) -> tuple[str, str | None]:
+def _source_of_address(args: argparse.Namespace, provider: Provider | None, flag: Setting) -> tuple[str, str | None]:
     if args.api_url:
         return flag.source, flag.where
     if provider:

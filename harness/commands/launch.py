@@ -15,7 +15,7 @@ from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
 from harness.engine.run import check_disk
-from harness.engine.session import Played, Session, open_indexes, open_sessions, play
+from harness.engine.session import Schedules, Session, open_indexes, open_sessions, play
 from harness.model import Snapshots
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
@@ -67,7 +67,7 @@ def _play(
     extensions: Sequence[Extension],
     console: Console,
     observe: Callable[[Snapshots], None] | None,
-) -> Played:
+) -> Schedules:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     unfinished = [session for session in sessions if session.unfinished]
     say = partial(console.print, **PLAIN)
@@ -81,7 +81,7 @@ def _play(
     return playing(unfinished) if unfinished else []
 
 
-def _finish(sessions: Sequence[Session], played: Played) -> None:
+def _finish(sessions: Sequence[Session], played: Schedules) -> None:
     """Score and report what is not finished yet."""
     for session, lane, schedule in played:
         if session.code is None:
@@ -93,7 +93,7 @@ def _finish(sessions: Sequence[Session], played: Played) -> None:
 
 def _present(
     sessions: Sequence[Session],
-    played: Played,
+    played: Schedules,
     extensions: Sequence[Extension],
     console: Console,
     reported: Callable[[Sequence[Reported], Say], None],

@@ -19,8 +19,7 @@ from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
-from harness.cost import HOW_TO_PRICE
-from harness.cost import shown as shown_cost
+from harness.cost import HOW_TO_PRICE, money_text
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine import events
@@ -150,7 +149,7 @@ def ends(sessions: Sequence[Session]) -> Table:
 
 def money(report: Report) -> str:
     """Return what a run cost, as the end of a sentence; empty if that is not known."""
-    return f"; cost {shown_cost([report.cost.money])}" if report.cost and report.cost.money else ""
+    return f"; cost {money_text([report.cost.money])}" if report.cost and report.cost.money else ""
 
 
 def notices(plan: Plan) -> Iterator[str]:
@@ -162,7 +161,7 @@ def notices(plan: Plan) -> Iterator[str]:
     if part := plan.selection.get("part"):
         yield f"{plan.name}: part {part} has {most} of the {plan.tuning.most} requests at once, and its share of rates"
     if plan.found is None:
-        yield f"{plan.sampling.model}: served by the harness itself on loopback; no key, no network"
+        yield f"{plan.sampling.model}: answered by the harness itself; no key, no network"
         if note := plan.benchmark.configuration.note:
             yield note
         return

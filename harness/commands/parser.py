@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from harness.benchmarks import registry
 from harness.config import options, secrets, settings_file, user_files
-from harness.config.settings_file import Place
+from harness.config.settings_file import FileKey
 from harness.feature import features
 from harness.printable import on_one_line
 
@@ -32,13 +32,11 @@ COMMANDS: Mapping[str, str] = {
     "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
     "remove": "set runs aside, under other names in their folders; nothing is deleted",
-    "check-benchmark": "check that a benchmark keeps its contract, with sample tasks and scripted models",
     **{name: command.does for name, command in registry.COMMANDS.items()},
     **{name: command.does for feature in features() for name, command in feature.commands.items()},
     TRUST: "allow the settings file and the providers file of this folder, as they are now",
     "config": "show the options that a command would have, and where each value comes from",
     "completion": "print a script that lets a shell complete commands, options and run names",
-    "serve": "serve the baseline models, with latency and faults on demand",
 }
 
 
@@ -52,7 +50,7 @@ class Parsed:
     parser: argparse.ArgumentParser
     args: argparse.Namespace
     words: Sequence[str]
-    settings: Mapping[str, Place]
+    settings: Mapping[str, FileKey]
 
 
 def parsed(arguments: Sequence[str]) -> Parsed:

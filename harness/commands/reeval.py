@@ -27,10 +27,12 @@ def execute(args: argparse.Namespace) -> int:
     theirs, unnamed = selection.find_imported(args)
     if not ours and not theirs:
         raise selection.nothing_found(args)
-    wish = rescoring.Wish(args.results_dir, args.tasks_dir, args.reparse, args.new_prices, partial(reported, args))
-    codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, wish)), lambda run: run.label)
+    chosen = rescoring.RescoreOptions(
+        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, partial(reported, args)
+    )
+    codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label)
     more, unread = selection.each(
-        theirs, lambda of: _shown(rescoring.of_another_program(of, wish)), lambda of: str(of.files.results)
+        theirs, lambda of: _shown(rescoring.of_another_program(of, chosen)), lambda of: str(of.files.results)
     )
     return max(skipped, unnamed, *codes, *more, failed, unread)
 

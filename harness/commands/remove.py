@@ -10,7 +10,7 @@ from harness import defaults
 from harness.analysis import selection
 from harness.config import options
 from harness.engine.files import stamp
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.store.run import RunStore, runs_in
 from harness.ui.console import console
 
@@ -31,7 +31,7 @@ def _remove(name: str, args: argparse.Namespace) -> None:
     folder, platforms = args.results_dir / name, {word.lower() for word in args.platform or ()}
     found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
     if not found:
-        raise BadInput(f"{shown(str(folder))} holds no run of these names: `harness status` lists the runs")
+        raise BadInput(f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs")
     made = stamp()
     with ExitStack() as held:
         stores = []

@@ -146,7 +146,10 @@ def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: 
         for extension in switched_on:
             extension.missing(cls, subsets, folder)
     if absent := _absent(cls, subsets, folder):
-        missing.append(f"no tasks: missing {', '.join(absent)}; {how_to_get(cls)}, or use synthetic ones with --demo")
+        ours = not (args.demo or _absent(cls, subsets, defaults.SAMPLE_FOLDER))
+        demo = ", or use synthetic ones with --demo" if ours else ""
+        remedy = "this benchmark has none that ship: name a folder with --tasks-dir" if args.demo else how_to_get(cls)
+        missing.append(f"no tasks: missing {', '.join(absent)}; {remedy}{demo}")
     if missing:
         raise BadInput(*dict.fromkeys(missing))
     if sends:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -18,8 +18,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import loaded
 from harness.benchmarks.usage import USAGE
 from harness.config import options
-from harness.cost import Cost
-from harness.cost import shown as money
+from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
 from harness.feature import features, pending
@@ -48,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     found, skipped = selection.find(args)
     theirs, unnamed = selection.find_imported(args)
     if not args.runs:
-        found = _without_merged(found)
+        found = selection.without_merged(found)
     rows, failed = selection.each(found, _row, lambda run: run.label)
     rows += map(_imported_row, theirs)
     rows = [{**row, "percent": _percent(row)} for row in rows]
@@ -59,19 +58,6 @@ def execute(args: argparse.Namespace) -> int:
     else:
         console().print(f"no run under {args.results_dir}", soft_wrap=True)
     return max(skipped, unnamed, failed)
-
-
-def _without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
-    """Return the runs without complete parts of a whole run that is there too: its row counts their users."""
-    there = {(run.name, run.files.subset) for run in found}
-    return [run for run in found if run.manifest.state != COMPLETE or (_whole_of(run), run.files.subset) not in there]
-
-
-def _whole_of(run: SavedRun) -> str | None:
-    """Return the name of the run that this one is a part of, None if it is whole or has another name than parts get."""
-    part = run.manifest.selection.get("part")
-    ending = f".part{part.replace('/', 'of')}" if part else ""
-    return run.name.removesuffix(ending) if ending and run.name.endswith(ending) else None
 
 
 def _percent(row: JSON) -> int | None:
@@ -107,7 +93,7 @@ def _print(rows: list[JSON]) -> None:
 def _money(cost: JSON | None) -> str:
     """Return a cost for people, empty if it is not known."""
     of = msgspec.convert(cost, Cost | None)
-    return money([of.money]) if of and of.money else ""
+    return money_text([of.money]) if of and of.money else ""
 
 
 def _row(run: SavedRun) -> JSON:

@@ -14,7 +14,7 @@ from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.config import options
-from harness.errors import BadInput, BenchmarkError, shown
+from harness.errors import BadInput, BenchmarkError, in_brief
 from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
 
@@ -66,7 +66,7 @@ def _made(cls: type[Benchmark], args: argparse.Namespace, subsets: list[str]) ->
         made = dict(make(args.out, args.users, args.seed, **more) or {})
     for name in made:
         if type(name) is not str or not name or Path(name).is_absolute() or ".." in Path(name).parts:
-            raise _wrong(cls, f"expected a path below the tasks folder, got {shown(name)}")
+            raise _wrong(cls, f"expected a path below the tasks folder, got {in_brief(name)}")
     return made
 
 
@@ -79,7 +79,7 @@ def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator
     with guarded(cls, f"synthesise: {name}"):
         for piece in lines:
             if not isinstance(piece, bytes):
-                raise _wrong(cls, f"{name}: expected bytes, got {shown(piece)}")
+                raise _wrong(cls, f"{name}: expected bytes, got {in_brief(piece)}")
             yield piece
 
 

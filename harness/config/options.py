@@ -17,7 +17,7 @@ from harness.benchmarks import registry
 from harness.config.fields import header as checked_header
 from harness.config.user_files import user_folder
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.model import JSON
 from harness.store.outputs import Outputs
 
@@ -246,7 +246,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {shown(text)}")
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {in_brief(text)}")
         return number
 
     return parse
@@ -261,7 +261,7 @@ def finite(fits: Callable[[float], bool], expected: str) -> Callable[[str], floa
         except ValueError:
             number = math.nan
         if not (math.isfinite(number) and fits(number)):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {shown(text)}")
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {in_brief(text)}")
         return number
 
     return parse
@@ -297,7 +297,7 @@ def folder(text: str) -> Path:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot use {shown(text)}: {error.strerror}") from None
+        raise argparse.ArgumentTypeError(f"cannot use {in_brief(text)}: {error.strerror}") from None
     return Path(text)
 
 
@@ -308,7 +308,9 @@ def file_of(*endings: str) -> Callable[[str], Path]:
     def path(text: str) -> Path:
         made = Path(filled(text))
         if made.suffix.lower() not in endings or "\0" in text:
-            raise argparse.ArgumentTypeError(f"expected the name of an {' or '.join(endings)} file, got {shown(text)}")
+            raise argparse.ArgumentTypeError(
+                f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}"
+            )
         return made
 
     return path
@@ -339,7 +341,7 @@ def ca_file(text: str) -> str:
     """Return the absolute path of a file."""
     path = Path(filled(text)).absolute()
     if not path.is_file():
-        raise argparse.ArgumentTypeError(f"no such file: {shown(text)}")
+        raise argparse.ArgumentTypeError(f"no such file: {in_brief(text)}")
     return str(path)
 
 
@@ -347,9 +349,11 @@ def run_name(name: str | None, model: str) -> str:
     """Return the folder's name: as given, or the last part of the model's name, like the authors' runner."""
     chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
     if not chosen.strip() or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
-        raise BadInput(f"{shown(chosen)} cannot name a run's folder: give another with --name")
+        raise BadInput(f"{in_brief(chosen)} cannot name a run's folder: give another with --name")
     if len(chosen.encode()) > NAME_BYTES:
-        raise BadInput(f"{shown(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name")
+        raise BadInput(
+            f"{in_brief(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name"
+        )
     return chosen
 
 
@@ -362,7 +366,7 @@ def new_run_name(name: str | None, model: str) -> str:
     plain = chosen.casefold().rstrip(". ")
     if plain in RESERVED or defaults.OWN_ENDINGS.search(plain):
         raise BadInput(
-            f"{shown(chosen)} is a name that the results folder uses itself: give the run another, with --name or in "
-            "its queue"
+            f"{in_brief(chosen)} is a name that the results folder uses itself: give the run another, with --name or "
+            "in its queue"
         )
     return chosen

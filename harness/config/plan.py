@@ -42,7 +42,7 @@ PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where requests go, and what they cost. `found` is None for baselines, which the embedded endpoint serves.
+    """Where requests go, and what they cost. `found` is None for baselines, which the harness answers itself.
 
     For a resume, the command's own values are kept: the names of its `headers`, `providers_file`, `ca_file`, and
     `address_from`, the option that gave the address, None if the provider or the environment did. `price` is None if it

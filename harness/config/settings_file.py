@@ -51,7 +51,7 @@ VARIABLES = {"concurrency": "BENCH_MAX_WORKERS", "no_color": "NO_COLOR"}
 CODE = ".py"
 
 
-class Place(NamedTuple):
+class FileKey(NamedTuple):
     """Where a value is: file and key."""
 
     path: Path
@@ -67,7 +67,7 @@ class Given:
 
     words: Sequence[str] = ()
     fallback: Fallback | None = None
-    places: Mapping[str, Place] = field(default_factory=dict)
+    places: Mapping[str, FileKey] = field(default_factory=dict)
 
 
 NOTHING = Given()
@@ -76,7 +76,7 @@ NOTHING = Given()
 class _Value(NamedTuple):
     """Where a value is, the words that the command line would have for it, and the texts that the option takes."""
 
-    place: Place
+    place: FileKey
     words: Sequence[str]
     texts: Sequence[str] = ()
 
@@ -132,7 +132,7 @@ def _values(file: Document, call: Call) -> dict[str, _Value]:
     for level in _levels(file, call):
         read: dict[str, _Value] = {}
         for name, value in level.entries.items():
-            place = Place(file.path, level.prefix + name)
+            place = FileKey(file.path, level.prefix + name)
             if action := _action(name, place, level, call):
                 if action.dest in _with_rivals(call.parser, set(read)):
                     raise BadInput(f"{place}: another field of this table is for the same: leave one out")
@@ -164,7 +164,7 @@ def _is_of_benchmark(name: str, value: Any) -> bool:
     return type(value) is dict and (registry.is_name(name) or name.endswith(CODE) or ":" in name)
 
 
-def _action(name: str, place: Place, level: _Level, call: Call) -> argparse.Action | None:
+def _action(name: str, place: FileKey, level: _Level, call: Call) -> argparse.Action | None:
     """Return the option of a key, None if only other commands have it. Raise `BadInput` if no file may have it."""
     if name.lower() in SECRETS:
         raise BadInput(f"{place}: keys do not belong in this file: name a variable in the providers file, with key_env")
@@ -190,7 +190,7 @@ def settings_of(flag: str) -> str | None:
     return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
 
 
-def _value(value: Any, flag: str, action: argparse.Action, place: Place, parser: argparse.ArgumentParser) -> _Value:
+def _value(value: Any, flag: str, action: argparse.Action, place: FileKey, parser: argparse.ArgumentParser) -> _Value:
     """Return a value as the command line has it. Raise `BadInput` if the option refuses it."""
     if action.nargs == 0:
         if type(value) is not bool:
@@ -201,7 +201,7 @@ def _value(value: Any, flag: str, action: argparse.Action, place: Place, parser:
     return _Value(place, [f"{flag}={text}" for text in texts], texts)
 
 
-def _texts(value: Any, action: argparse.Action, place: Place, parser: argparse.ArgumentParser) -> list[str]:
+def _texts(value: Any, action: argparse.Action, place: FileKey, parser: argparse.ArgumentParser) -> list[str]:
     is_list = isinstance(action, argparse._AppendAction) and type(value) is list
     texts = [_text(one, place, is_json=action.metavar == "JSON") for one in (value if is_list else [value])]
     for text in texts:
@@ -215,7 +215,7 @@ def _texts(value: Any, action: argparse.Action, place: Place, parser: argparse.A
     return texts
 
 
-def _text(value: Any, place: Place, *, is_json: bool) -> str:
+def _text(value: Any, place: FileKey, *, is_json: bool) -> str:
     match value:
         case str() if value.isprintable():
             return expanduser(value) if value.startswith("~/") else value

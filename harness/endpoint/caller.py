@@ -237,10 +237,8 @@ class Caller(Generic[Body]):
         self._in_flight[place] = start, user
         try:
             received = await self.transport.send(body, user)
-        except TransportFault as error:
+        except (TransportFault, Denied) as error:
             fault = self._failed(error, user, start)
-        except Denied as error:
-            fault = self._failed(self._denied(error, start), user, start)
         except EndpointStopped:
             limiter.close()  # before another request gets the slot
             raise
@@ -424,9 +422,9 @@ class Caller(Generic[Body]):
             if outage.undecided(failed) or outage.forgives(failed):
                 nap.cancel()
 
-    def _failed(self, fault: TransportFault, user: str, start: float) -> TransportFault:
+    def _failed(self, error: TransportFault | Denied, user: str, start: float) -> TransportFault:
         """Draw the conclusions from a failed try, before another request gets its slot; return the fault."""
-        now = self._clock()
+        fault, now = self._denied(error, start) if isinstance(error, Denied) else error, self._clock()
         self._judge_address(fault, start)
         if fault.asks_to_wait:
             self._refused_since = min(self._refused_since, now)

@@ -36,6 +36,7 @@ from harness.endpoint.transport import Received
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON, Completion
 
+PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
 CROSSING_SECONDS = 0.25
@@ -168,25 +169,28 @@ class Client:
             passed = self._deadlines.passed(task)
             if passed is None:
                 raise
-            if passed == "stalled":
-                raise TransportFault("stalled", f"the stream stood still for {self._stall:g} s") from None
-            raise self._mapped(TimeoutError(), self._deadlines.stood_still(begun)) from None
+            stalled = TransportFault("stalled", f"the stream stood still for {self._stall:g} s")
+            raise stalled if passed == "stalled" else self._broken(TimeoutError()) from None
         finally:
             self._deadlines.end(task)
         try:
             if streamed is not None:
                 completion = replies.without_end(replies.completion_of(streamed))
-            elif 200 <= response.status < 300:
-                completion = replies.completion(content, response.headers.get("Content-Type", ""))
-            elif response.status == PROXY_WANTS_CREDENTIALS and self._proxy is not None:
-                raise self._proxy_fault(f"status {response.status}")
             else:
-                completion = replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
+                completion = self._read(response, content, body)
         except HarnessError as error:
             raise self._scrubbed(self._named(error)) from None
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
             completion = self._vetted(completion)
         return Received(completion, self._shown, first_token)
+
+    def _read(self, response: Response, content: bytes, body: bytes) -> Completion:
+        """Return what a whole reply to `body` settles. Raise the error that it means otherwise."""
+        if 200 <= response.status < 300:
+            return replies.completion(content, response.headers.get("Content-Type", ""))
+        if response.status == PROXY_WANTS_CREDENTIALS and self._proxy is not None:
+            raise self._proxy_fault(f"status {response.status}")
+        return replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
 
     def judged(self, status: int, reply: JSON, body: bytes) -> Received:
         """Return what the reply to `body` settles that came in another way than by `send`. Raise as `send` does."""
@@ -316,19 +320,17 @@ class Client:
         if self._way.errors:
             error = _behind_socks(error)
         match error:
-            case _ if isinstance(error, self._way.errors):
-                return self._proxy_fault(_reason(error))
             case OSError(errno=errno.EMFILE | errno.ENFILE):
                 return MachineError(
                     f"{_reason(error)}: this machine has no file left for another of up to {self._connections} "
                     "connections: raise its limit (ulimit -n) or take a lower --concurrency"
                 )
+            case _ if isinstance(error, (*self._way.errors, *PROXY_ERRORS)):
+                return self._proxy_fault(_reason(error))
             case aiohttp.ConnectionTimeoutError():
                 way = ", through its proxy" if self._way.via else ""
                 detail = f"{self._public} takes no connection within {self._patience:g} s{way}"
                 return TransportFault("connect", detail, unreachable=not unwatched)
-            case TimeoutError():
-                return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
             case ssl.SSLCertVerificationError():  # aiohttp's is one
                 return EndpointStopped(
                     f"no trusted TLS connection to {self._public}: {_reason(error)} "
@@ -336,12 +338,9 @@ class Client:
                 )
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
                 return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
-            case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-                return self._proxy_fault(_reason(error))
-            case aiohttp.ClientConnectorDNSError():
-                return TransportFault("unknown_host", f"{self._public}: no address for {error.host}", unreachable=True)
-            case socket.gaierror():
-                return TransportFault("unknown_host", f"{self._public}: no address for its host", unreachable=True)
+            case aiohttp.ClientConnectorDNSError() | socket.gaierror():
+                host = getattr(error, "host", "its host")
+                return TransportFault("unknown_host", f"{self._public}: no address for {host}", unreachable=True)
             case ssl.SSLError():
                 detail = (
                     f"{self._public}: no TLS connection: {_reason(error)}; an address without TLS begins with http://"
@@ -349,6 +348,14 @@ class Client:
                 return TransportFault("connect", detail, unreachable=True)
             case aiohttp.ClientConnectorError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
+            case _:
+                return self._broken(error)
+
+    def _broken(self, error: Exception) -> TransportFault:
+        """Return the fault of a connection that was there."""
+        match error:
+            case TimeoutError():
+                return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
             case aiohttp.ServerDisconnectedError():  # its own words may be half a head
                 return TransportFault("connection", "the endpoint closed the connection before its reply")
             case aiohttp.ClientPayloadError():

@@ -30,7 +30,8 @@ COMPARABLE = 1.25
 ENOUGH, MOST, PER_ANSWER = 5.0, 6.0, 0.75
 """Score at which refusals that may be chance mean load, its largest value, and what an answer takes from it; a refusal
 adds 1. So a share of refusals below 3 in 7 tries, if they are spread evenly, is not load: where no slot is free, a slot
-that a refusal leaves is refused again at once."""
+that a refusal leaves is refused again at once. An endpoint that refuses a twentieth of the tries by chance costs hardly
+anything in this way, and one that refuses a fifth little."""
 MEMORY = 400
 """Answers after which a refusal by chance is forgotten; each time that refusals mean load a quarter of them is left."""
 FADE = 16

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,26 +35,33 @@ def error_text(error: Any) -> str:
         return ""
     if type(error.get("error")) is dict:
         error = error["error"]
-    found: list[str] = []
+    return one_line(", ".join(dict.fromkeys([*_of_error(error), *_of_relay(error)])))
+
+
+def _of_error(error: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of an error's members, in OpenAI's form and those of validators."""
     for name in ("error", "code", "type", "param", "message", "detail"):
         value = error.get(name)
         if name == "message":
-            found += _quotas(error)
+            yield from _quotas(error)
         if name == "param" and not (type(value) is str and PARAMETER.fullmatch(value)):
             continue
         if value and type(value) in (str, int):
-            found.append(str(value))
+            yield str(value)
         elif type(value) in (list, dict):
-            found += _validation_errors(value.get("detail") if type(value) is dict else value)
+            yield from _validation_errors(value.get("detail") if type(value) is dict else value)
+
+
+def _of_relay(error: dict[str, Any]) -> Iterator[str]:
+    """Yield the words of members that only some have."""
     if type(base := error.get("base_resp")) is dict:  # MiniMax
-        found.append(f"{base.get('status_code')}, {base.get('status_msg')}")
+        yield f"{base.get('status_code')}, {base.get('status_msg')}"
     if type(metadata := error.get("metadata")) is dict:  # OpenRouter: its moderation, or the provider's own error
         if "flagged_input" in metadata:
-            found.append("input was flagged")
+            yield "input was flagged"
         with suppress(ValueError):
             if type(raw := metadata.get("raw")) is str and (words := error_text(orjson.loads(raw))):
-                found.append(words)
-    return one_line(", ".join(dict.fromkeys(found)))
+                yield words
 
 
 def retry_delay(data: Any) -> str | None:

@@ -24,7 +24,8 @@ SLACK, SLACK_PART = 2, 8
 FASTER, SMOOTHING = 1.25, 16
 """Ratio of mean latencies from which on one replica is clearly faster; answers over which such a mean forgets."""
 FULL_SECONDS, IN_A_ROW = 5.0, 3
-"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica aside."""
+"""How long a refusal (429) caps a replica; faults in a row (one if unreachable) that set a replica aside. So do as many
+refusals of requests that another answers: they are quick, so that the fewest in flight would attract all requests."""
 FIRST_PROBE, LONGEST_PROBE = 1.0, 30.0
 """Seconds between probes of a replica that is set aside: doubling from the first to the longest."""
 REMEMBERED = 2**14
@@ -103,9 +104,7 @@ class Replicas:
                 if self._failed(replica, fault, user, probe) or not left:
                     raise
             except EndpointStopped as error:
-                if self._all_stopped(replica, error, probe):
-                    raise
-                raise TransportFault("replica", replica.named(str(error))) from error
+                raise self._stopped(replica, error, probe) from None
             except Rejected:
                 self._answered(replica, start, place, probe)
                 if refuser is not None or not left or not self._has_other(replica):
@@ -202,8 +201,8 @@ class Replicas:
         fault.foreign = fault.foreign and not self._serving
         return fault.kind != REFUSED or all(one.full(now) for one in others)
 
-    def _all_stopped(self, replica: _Replica, error: EndpointStopped, probe: bool) -> bool:
-        """Set a replica aside for good; return whether that leaves none.
+    def _stopped(self, replica: _Replica, error: EndpointStopped, probe: bool) -> EndpointStopped | TransportFault:
+        """Set a replica aside for good; return its error if that leaves none, else a fault.
 
         A denial after answers may pass: then a probe must confirm it (docs/design.md, section 6).
         """
@@ -211,10 +210,12 @@ class Replicas:
             if replica.due == SERVES:
                 replica.wait = FIRST_PROBE
                 self._set(replica, self._clock() + replica.wait, f"is set aside until it answers again ({error})")
-            return all(one.due == NEVER for one in self._replicas if one is not replica)  # the caller tries once more
-        if replica.due != NEVER:
+        elif replica.due != NEVER:
             self._set(replica, NEVER, f"is set aside for good ({error})")
-        return all(one.due == NEVER for one in self._replicas)
+        others = [one for one in self._replicas if one is not replica]
+        if all(one.due == NEVER for one in others):
+            return error
+        return TransportFault("replica", replica.named(str(error)))
 
     def _set(self, replica: _Replica, due: float, why: str) -> None:
         replica.due = due

@@ -295,19 +295,8 @@ def _settle(
     if phrases.too_long(status, low):
         return Completion("", "context_length")
     kind, shown = f"http_{status}", shown or NO_WORDS
-    if phrases.used_up(status, low):
-        raise Denied(
-            f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
-        )
-    if status in (400, 403, 404) and phrases.unknown_model(low):
-        raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
-    if status in (400, 401, 403) and says("region", low):
-        raise Denied(
-            f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
-        )
-    if status in (401, 403) or (status == 400 and says("key", low)):
-        header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
-        raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
+    if stop := _stop(status, low, shown):
+        raise stop
     if 300 <= status < 400:
         target = one_line(headers.get("Location", "another address"))
         raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
@@ -318,6 +307,24 @@ def _settle(
     if status == 404:
         raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)
+
+
+def _stop(status: int, low: str, shown: str) -> EndpointStopped | None:
+    """Return the error of an account, model or key that the endpoint does not serve; None for others."""
+    if phrases.used_up(status, low):
+        return Denied(
+            f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
+        )
+    if status in (400, 403, 404) and phrases.unknown_model(low):
+        return ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
+    if status in (400, 401, 403) and says("region", low):
+        return Denied(
+            f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
+        )
+    if status in (401, 403) or (status == 400 and says("key", low)):
+        header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
+        return Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
+    return None
 
 
 def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:

@@ -19,10 +19,10 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Transport
 from harness.engine.extension import Extension
-from harness.engine.lane import Lane, Play, play_here
+from harness.engine.lane import Lane, LanePlan, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
-from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
+from harness.engine.transports import Clients, Listener, Route, open_transport
 from harness.errors import MachineError
 
 
@@ -136,14 +136,12 @@ async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[
     """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open. Raise
     `MachineError` if there can be too few connections."""
     admit_sockets(*sockets([one.plan for one in openings]))
-    endpoints = await embedded([type(one.plan.benchmark) for one in openings if one.plan.found is None], held)
     clients, lanes = Clients(), []
     for one in openings:
         limiter = Limiter(one.slots)
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
-        addresses = one.route.addresses or endpoints[type(one.plan.benchmark)]
-        transport, where = await open_transport(one.route, addresses, clients, listener, held)
+        transport, where = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
         question = Question(transport, one.plan.sampling.question())
         lanes.append(lane_of(one, findings, limiter, transport, where, play_here, question))
     return lanes
@@ -165,15 +163,17 @@ def lane_of(
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
     return Lane(
-        plan.name,
+        LanePlan(
+            plan.name,
+            plan.selection["sample_seed"],
+            one.account.tuning.concurrency,
+            tuning.durability == "power",
+            plan.terms.allow_invalid or plan.found is None,
+        ),
         findings,
         caller,
-        seed=plan.selection["sample_seed"],
-        requested=one.account.tuning.concurrency,
-        power=tuning.durability == "power",
         clock=time.monotonic,
         where=where,
         play=play,
         extensions=one.extensions,
-        allow_invalid=plan.terms.allow_invalid or plan.found is None,
     )

@@ -6,7 +6,7 @@ from collections import Counter
 
 from msgspec import Struct
 
-from harness.errors import AnswersUnusable, InvalidReply, shown
+from harness.errors import AnswersUnusable, InvalidReply, in_brief
 from harness.model import Completion
 
 FIRST, MOST_UNUSABLE = 20, 18
@@ -41,7 +41,7 @@ def judgement(completion: Completion, error: InvalidReply | None) -> Judgement:
         return USABLE
     kind: object = error.kind  # an author's, who may have taken another type
     return Judgement(
-        kind if isinstance(kind, str) else shown(kind), completion.finish_reason, shown(completion.text[:200])
+        kind if isinstance(kind, str) else in_brief(kind), completion.finish_reason, in_brief(completion.text[:200])
     )
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.benchmark import Benchmark
+from harness.benchmarks.reports import Report
+from harness.config.plan import Plan
 from harness.cost import Price
 from harness.errors import HarnessError
-
-if TYPE_CHECKING:
-    from harness.benchmark import Benchmark
-    from harness.benchmarks.reports import Report
-    from harness.config.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

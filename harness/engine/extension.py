@@ -15,7 +15,7 @@ from harness.endpoint.limiter import Slots
 from harness.model import Load, Snapshots
 from harness.store.manifest import Manifest, Selection
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these call extensions, which nothing here does: a circle of types alone
     from harness.endpoint.caller import Trying
     from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Lane, Play, Send, Settle

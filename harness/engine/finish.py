@@ -17,7 +17,7 @@ from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost
-from harness.errors import shown
+from harness.errors import in_brief
 from harness.feature import features, pending
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
@@ -141,7 +141,7 @@ def _notes(run: Run) -> Iterator[str]:
     with guarded(run.benchmark, "remark"):
         remark: object = run.benchmark.remark(task)
         if not isinstance(remark, str):
-            raise TypeError(f"expected text, got {shown(remark)}")
+            raise TypeError(f"expected text, got {in_brief(remark)}")
     if remark:
         yield remark
     for change in manifest.provenance.get("allowed", ()):

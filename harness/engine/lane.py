@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import numpy as np
@@ -51,30 +51,37 @@ BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkErro
 """The boundary that an error of a failed user crossed, if not the endpoint's."""
 
 
+class LanePlan(NamedTuple):
+    """What a lane takes of its plan: the name, the seed of its schedule, the requests in flight that the user asked for
+    (None: automatic), whether records are to survive a power loss, and whether it goes on however few answers can be
+    used."""
+
+    name: str
+    seed: int
+    requested: int | None
+    power: bool = False
+    allow_invalid: bool = False
+
+
 class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
     `elsewhere` is what a schedule says of other processes that play its users. `ending` is why it stopped early, else
     None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
-    `play` plays a user, by default in this process. `extensions` take part in how requests are settled. With
-    `allow_invalid` it goes on, however few answers can be used.
+    `play` plays a user, by default in this process. `extensions` take part in how requests are settled.
     """
 
     def __init__(
         self,
-        name: str,
+        plan: LanePlan,
         findings: Findings,
         caller: Caller[Any],
         *,
-        seed: int,
-        requested: int | None,
-        power: bool,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
         play: Play | None = None,
         extensions: Sequence[Extension] = (),
-        allow_invalid: bool = False,
     ) -> None:
         self.caller = caller
         self._player = play or play_here
@@ -83,13 +90,13 @@ class Lane:
         self.ending: HarnessError | None = None
         self.in_play = 0
         self.over = False
-        self.answers = Answers(allow_invalid)
-        self.commit = GroupCommit([run.store for run in self.runs], power)
+        self.answers = Answers(plan.allow_invalid)
+        self.commit = GroupCommit([run.store for run in self.runs], plan.power)
         self.settle: Settle = self._settle
         self.send: Send = self._send
         for extension in extensions:
             self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
-        if power:
+        if plan.power:
             self.settle = self._durably(self.settle)
         self._completed = self._rejected = self._broken = 0
         # The schedule numbers the remaining users of all runs, one run after another.
@@ -97,8 +104,8 @@ class Lane:
         self._positions, self._steps = np.concatenate(positions), np.concatenate(steps)
         self._ends = np.cumsum([len(each) for each in positions]).tolist()
         repeats = [at % run.index.repeats for run, at in zip(self.runs, positions, strict=True)]
-        self.schedule = Schedule(self._steps, seed, np.concatenate(repeats))
-        self.progress = Progress(name, findings, caller, requested, clock, power, where)
+        self.schedule = Schedule(self._steps, plan.seed, np.concatenate(repeats))
+        self.progress = Progress(plan.name, findings, caller, plan.requested, clock, plan.power, where)
         self.findings = findings
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()

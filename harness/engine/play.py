@@ -13,7 +13,7 @@ from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
 from harness.chat import Chat, Judged, unnoticed
 from harness.engine.replay import Conversation
-from harness.errors import AgentFailed, BenchmarkError, GaveUp, InvalidReply, Rejected, shown
+from harness.errors import AgentFailed, BenchmarkError, GaveUp, InvalidReply, Rejected, in_brief
 from harness.model import JSON, Ask
 
 
@@ -59,7 +59,7 @@ async def play_user(benchmark: Benchmark, task: Task, conversation: Conversation
 async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed) -> Played:
     """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark caught it, and
     `BenchmarkError`."""
-    asking, note = benchmark.asking, benchmark.same_note
+    asking, note = benchmark.asking, benchmark.imports.same_note
     chat, answer = Chat(ask, asking, benchmark.language, repeat, judged=judged, same_note=note), None
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
@@ -81,8 +81,8 @@ def _kind(benchmark: Benchmark, task: Task, error: InvalidReply) -> str:
     kind: object = error.kind
     if not isinstance(kind, str) or kind in ("", VALID):
         raise BenchmarkError(
-            f"benchmark {benchmark.name}, user {task.key}, play: InvalidReply({shown(kind)}): expected the kind of an "
-            "unusable reply, as a word"
+            f"benchmark {benchmark.name}, user {task.key}, play: InvalidReply({in_brief(kind)}): expected the kind of "
+            "an unusable reply, as a word"
         ) from error
     return kind
 
@@ -138,7 +138,7 @@ def _measured(benchmark: Benchmark, task: Task, answer: Any, how: str = "") -> M
     head = f"benchmark {benchmark.name}, user {task.key}, measure{how}"
     names = [metric.name for metric in benchmark.metrics]
     if not isinstance(values, Mapping) or set(values) != set(names):
-        got = ", ".join(map(str, values)) if isinstance(values, Mapping) else shown(values)
+        got = ", ".join(map(str, values)) if isinstance(values, Mapping) else in_brief(values)
         raise BenchmarkError(f"{head}: expected a value of each metric ({', '.join(names)}), got {got or 'none'}")
     return {metric.name: _value(head, metric, values[metric.name]) for metric in benchmark.metrics}
 
@@ -151,5 +151,7 @@ def _value(head: str, metric: Metric, value: object) -> float | None:
     except (TypeError, ValueError, OverflowError):
         number = None
     if isinstance(value, str) or number is None:
-        raise BenchmarkError(f"{head}: {metric.name} is {shown(value)}: expected a number within its bounds, or None")
+        raise BenchmarkError(
+            f"{head}: {metric.name} is {in_brief(value)}: expected a number within its bounds, or None"
+        )
     return number

@@ -27,11 +27,11 @@ from harness.engine.extension import Extension
 from harness.engine.files import now
 from harness.engine.play import check_measure, name_of
 from harness.engine.running_scores import RunningScores
-from harness.errors import BadInput, MachineError
-from harness.feature import counts, features
+from harness.errors import BadInput, HarnessError, MachineError
+from harness.feature import counts, features, own_logs
 from harness.model import SubsetProgress
 from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
-from harness.store.run import RunFiles, RunStore, shown
+from harness.store.run import RunFiles, RunStore, value_text
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
@@ -210,7 +210,12 @@ def open_run(
     )
     emit(_opened(run, last_price, index.users(done & ~selected)))
     if len(run.remaining):
-        _go_on(run, plan)
+        try:
+            _go_on(run, plan)
+        except HarnessError:
+            if run.is_new:
+                store.drop(own_logs(files))
+            raise
     return run
 
 
@@ -288,7 +293,7 @@ def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex,
     )
     if old is not None:
         accepted = [
-            f"{name} was {shown(a)}, is now {shown(b)}"
+            f"{name} was {value_text(a)}, is now {value_text(b)}"
             for name, (a, b) in differences(old.identity, made.identity).items()
         ]
         made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]

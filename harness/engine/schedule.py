@@ -4,6 +4,10 @@ Users start in a seeded random order, so that at any moment the done ones are a 
 chain could outlast the rest of the run starts at once: when its remaining steps times `SLACK` reach the remaining steps
 of all, divided by the slots. Near the end that makes the tail short without making the first half of the run a sample
 of long chains.
+
+In simulations the makespan is 1 to 6 % above its lower bound, max(work / slots, longest chain), if lengths are known
+and latency is even; in the order of the file it is 25 % above. Longest-first is as short, but then the first half of a
+run has four times too many long chains, and the running scores are of those.
 """
 
 from __future__ import annotations

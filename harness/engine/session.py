@@ -42,7 +42,7 @@ from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.store.atomic import remove_folder
 from harness.store.manifest import COMPLETE, is_file_name, load, part_of
-from harness.store.run import RunFiles, RunStore, runs_in, same_identity, shown
+from harness.store.run import RunFiles, RunStore, runs_in, same_identity, value_text
 from harness.store.tasks import TaskIndex
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
@@ -103,7 +103,7 @@ class Session:
         """Lock a plan's runs, check that they have its configuration, and open their files."""
         if odd := [name for name in kept_files(plan.benchmark) if not is_file_name(name)]:
             raise BadInput(
-                f"{shown(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+                f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
             )
         self.plan = plan
         self.code: int | None = None
@@ -266,9 +266,9 @@ class Session:
         return any(run.manifest.state != COMPLETE for run in self.runs)
 
 
-Played = list[tuple["Session", Lane, JSON]]
+Schedules = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
-PlayAlone = Callable[[Sequence["Session"]], Played]
+PlayAlone = Callable[[Sequence["Session"]], Schedules]
 """Plays sessions without finishing them."""
 
 
@@ -278,7 +278,7 @@ def play(
     say: Say,
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
-) -> Played:
+) -> Schedules:
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
     `display` shows snapshots. If `finishing`, a session that ends before others is finished at once.
@@ -313,7 +313,7 @@ async def _played(
     opening: OpenLanes,
     observe: Callable[[Snapshots], None],
     finishing: bool,
-) -> Played:
+) -> Schedules:
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 

@@ -6,14 +6,14 @@ In one process the engine sends itself; otherwise each process that plays does, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from harness import defaults
 from harness.benchmark import Benchmark
-from harness.benchmarks import registry
 from harness.endpoint.address import Address
+from harness.endpoint.baselines import Baselines
 from harness.endpoint.client import Client
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.replicas import Replicas
@@ -22,7 +22,7 @@ from harness.endpoint.transport import Transport
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a plan's requests go; no `addresses` for the embedded endpoint of baselines. Times in seconds.
+    """Where a plan's requests go; no `addresses` for baselines, which answer in this process. Times in seconds.
 
     Plans of one `account` share the connections to an address, `connections` of them at most. `known` are quirks
     learned before, `given` the members of a body that the user set, and `needs_schema` as for `Adapted`.
@@ -50,29 +50,19 @@ class Listener:
 
 Clients = dict[tuple[int, Address], Client]
 """The first client of each account to an address, whose connections later ones share."""
-Endpoints = Mapping[type[Benchmark], tuple[Address, ...]]
-
-
-async def embedded(classes: Iterable[type[Benchmark]], held: AsyncExitStack) -> Endpoints:
-    """Start the endpoints for baselines: one for each class of benchmarks, with its own baselines too."""
-    if not (needed := dict.fromkeys(classes)):
-        return {}
-    from harness.serve.app import Options, start  # a web server takes a while to load, and most runs need none
-
-    found: dict[type[Benchmark], tuple[Address, ...]] = {}
-    for cls in needed:
-        endpoint = await start(Options(baselines=registry.served(cls), strict=False))
-        held.push_async_callback(endpoint.close)
-        found[cls] = (Address(endpoint.url, called=defaults.EMBEDDED),)
-    return found
 
 
 async def open_transport(
-    route: Route, addresses: tuple[Address, ...], clients: Clients, listener: Listener, held: AsyncExitStack
+    route: Route, cls: type[Benchmark], clients: Clients, listener: Listener, held: AsyncExitStack
 ) -> tuple[Adapted, Callable[[str], str]]:
-    """Return the transport of a route, open as long as `held`, and what names the address of a user's request."""
+    """Return the transport of a route, open as long as `held`, and what names the address of a user's request.
+
+    Without an address, the baselines of a benchmark answer.
+    """
     opened: list[tuple[str, Transport[bytes]]] = []
-    for address in addresses:
+    if not route.addresses:
+        opened.append((defaults.EMBEDDED, Baselines(cls)))
+    for address in route.addresses:
         client = Client(
             address,
             timeout=route.timeout,

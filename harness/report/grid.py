@@ -10,7 +10,7 @@ from enum import Enum
 from harness.printable import on_one_line
 
 
-class Place(Enum):
+class Standing(Enum):
     """The rank of a figure among those it compares with; equal ones share a rank."""
 
     BEST = "best"
@@ -23,7 +23,7 @@ class Number:
     in brackets, the figure as published where another one ranks."""
 
     text: str
-    place: Place | None = None
+    place: Standing | None = None
     marked: bool = False
     interval: str = ""
     published: str = ""
@@ -46,14 +46,14 @@ class Grid:
     name: str = ""
 
 
-def _number(number: Number | None, around: Mapping[Place | None, str], asterisk: str) -> str:
+def _number(number: Number | None, around: Mapping[Standing | None, str], asterisk: str) -> str:
     if number is None:
         return ""
     published = f" ({number.published})" if number.published else ""
     return around[number.place].format(number.text) + (asterisk if number.marked else "") + published
 
 
-MARKDOWN = {None: "{}", Place.BEST: "**{}**", Place.SECOND: "<ins>{}</ins>"}
+MARKDOWN = {None: "{}", Standing.BEST: "**{}**", Standing.SECOND: "<ins>{}</ins>"}
 
 
 def markdown(grids: Sequence[Grid], notes: Sequence[str]) -> str:
@@ -82,7 +82,7 @@ BEFORE_LATEX = (
     "% Needs \\usepackage{booktabs,graphicx}. Names in Chinese need XeLaTeX or LuaLaTeX with ctex or xeCJK,\n"
     "% or pdfLaTeX with CJKutf8: \\begin{CJK*}{UTF8}{gbsn} before the tables, \\clearpage\\end{CJK*} after them.\n"
 )
-LATEX = {None: "{}", Place.BEST: "\\textbf{{{}}}", Place.SECOND: "\\underline{{{}}}"}
+LATEX = {None: "{}", Standing.BEST: "\\textbf{{{}}}", Standing.SECOND: "\\underline{{{}}}"}
 LATEX_SMALLER = "  \\footnotesize\\setlength{\\tabcolsep}{3pt}"
 """For tables of many columns, so that they are shrunk as little as possible."""
 LATEX_SHRUNK = "  \\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%"

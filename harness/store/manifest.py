@@ -136,6 +136,13 @@ def share(selection: Selection, users: int) -> float:
     return (selection["ratio"] if limit is None else min(1.0, limit / max(1, users))) / part_of(selection)[1]
 
 
+def whole_of(name: str, part: str | None) -> str | None:
+    """Return the name of the run that a run with this name is a part of; None if it is whole, or has a name of its
+    own."""
+    ending = f".part{part.replace('/', 'of')}" if part else ""
+    return name.removesuffix(ending) if ending and name.endswith(ending) else None
+
+
 def part_of(selection: Selection) -> tuple[int, int]:
     """Return which part of how many a selection is, from 1; (1, 1) without parts."""
     number, parts = selection.get("part", "1/1").split("/")
@@ -323,14 +330,14 @@ def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[s
     found = differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
-        changes = "; ".join(f"{name} was {shown(a)}, is now {shown(b)}" for name, (a, b) in found.items())
+        changes = "; ".join(f"{name} was {value_text(a)}, is now {value_text(b)}" for name, (a, b) in found.items())
         raise BadInput(
             f"{where} holds a run of another configuration: {changes}. Give this one a --name of its own, "
             f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
         )
 
 
-def shown(value: Any) -> str:
+def value_text(value: Any) -> str:
     """Return a value of a manifest for a sentence."""
     text = orjson.dumps(value).decode()
     return text if len(text) <= 60 else text[:56] + "..." + text[-1]

@@ -27,10 +27,10 @@ from harness.store.backup import drop_second_names, keep_old, replace_results, s
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
-from harness.store.manifest import Manifest, same_identity, shown
+from harness.store.manifest import Manifest, same_identity, value_text
 from harness.store.tasks import TaskIndex
 
-__all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "shown"]
+__all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "value_text"]
 
 IN_FLIGHT = "in_flight"
 UNANSWERED = frozenset({"retry", "unanswered"})

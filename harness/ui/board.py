@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from harness.cost import shown, together
+from harness.cost import money_text, together
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.ui import table, words
 from harness.ui.cells import Screen, to_left
@@ -172,7 +172,7 @@ def _runs_table(snapshots: Snapshots, screen: Screen) -> list[Text]:
         Column("in flight", [str(s.in_flight) for s in snapshots], 4),
         Column("steps/s", [f"{s.rate:.2f}" if s.rate < 10 else f"{s.rate:.1f}" for s in snapshots], 2, 7),
         *(_figure_columns([s.subsets[0] for s in snapshots], screen) if are_single else ()),
-        *([Column("cost", [shown(s.cost) for s in snapshots], 3)] if any(s.cost for s in snapshots) else ()),
+        *([Column("cost", [money_text(s.cost) for s in snapshots], 3)] if any(s.cost for s in snapshots) else ()),
         Column("to go", [words.state(s) for s in snapshots], 8, 8),
     ]
     return table.rows(screen, columns, list(map(_share, totals)))
@@ -209,7 +209,7 @@ def _summary(s: Snapshot, screen: Screen) -> list[Line]:
         Piece(words.pace(s.rate), 12),
         Piece("" if s.latency is None else f"p50 {words.brief(s.latency[0])}", 10),
         Piece(words.tokens_of(s.prompt_tokens, s.completion_tokens), 25),
-        Piece(shown(s.cost)),
+        Piece(money_text(s.cost)),
     ]
     troubles = words.held_back(s) + ([words.tries_failed(s, 1)] if s.faults else [])
     troubles += [words.answers_unusable(s, 1)] if s.unusable else []
@@ -226,7 +226,7 @@ def _together(snapshots: Snapshots, screen: Screen) -> list[Line]:
         Piece(f"{sum([s.in_flight for s in running])} in flight", 12),
         Piece(words.pace(sum([s.rate for s in running])), 12),
         Piece(words.tokens_of(into, out)),
-        Piece(shown(together(one for s in snapshots for one in s.cost))),
+        Piece(money_text(together(one for s in snapshots for one in s.cost))),
     ]
     return _joined("", parts, screen, HELPS)
 

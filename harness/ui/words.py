@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.cost import shown
+from harness.cost import money_text
 from harness.errors import REFUSED
 from harness.model import Snapshot, Warned
 
@@ -157,9 +157,9 @@ def tokens(s: Snapshot) -> list[Piece]:
 
 def cost(s: Snapshot) -> list[Piece]:
     """Return what all saved replies cost, what is left to requests, and a projection to the end."""
-    parts = [Piece(shown(s.cost), 22)] if s.cost else []
+    parts = [Piece(money_text(s.cost), 22)] if s.cost else []
     parts += [Piece(text, room) for text, room in s.allowance]
-    return [*parts, Piece(f"by the end {shown(s.projected_cost)}")] if s.projected_cost and s.eta else parts
+    return [*parts, Piece(f"by the end {money_text(s.projected_cost)}")] if s.projected_cost and s.eta else parts
 
 
 def tokens_of(into: int, out: int) -> str:

@@ -22,9 +22,9 @@ import anyio
 import pytest
 import uvloop
 
-from harness.agents import Runner, play
 from harness.agents.day import Row
-from harness.agents.session import Session
+from harness.agents.runner import Runner
+from harness.agents.session import Session, play
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
 from harness.model import Completion, Request
 from tests.support.agent_town import played, resident, runner, saying, silence, written

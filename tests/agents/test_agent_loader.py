@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.agents import load_agent
 from harness.agents.classes import DailyMobilityAgent
+from harness.agents.loader import load_agent
 from harness.errors import BadInput
 from tests.support.agent_town import FILES, played, runner
 

@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from bench.processes import HARNESS, endpoint, run_command, synthesise
-from harness.agents import load_agent
+from harness.agents.loader import load_agent
 from harness.errors import AgentFailed, BadInput
 from harness.store.log import sound_lines
 from tests.support import DATA

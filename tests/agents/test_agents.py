@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import shapely
 
-from harness.agents import Runner, play
 from harness.agents.day import Resident, Row
+from harness.agents.runner import Runner
+from harness.agents.session import play
 from harness.endpoint.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Message, Request

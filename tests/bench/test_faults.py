@@ -28,8 +28,8 @@ from bench.faults import (
     wrong,
 )
 from bench.outage import KILLED, Outage
-from harness.serve.app import Options, start
-from harness.serve.faults import CONTENT, STREAM, TRANSPORT
+from harness.features.serve.app import Options, start
+from harness.features.serve.faults import CONTENT, STREAM, TRANSPORT
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from harness.benchmarks.scorer import Figures, Scorer
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
-from harness.serve.app import Options
 from tests.support import ROOT
 from tests.support.before import sheets
 from tests.support.embedded import served
@@ -82,6 +81,7 @@ def test_the_example_is_short_and_imports_nothing_but_the_public_names() -> None
 
 
 def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) -> None:
+    pytest.importorskip("harness.features.pages")
     assert DONE in floor.out
     folder = floor.results / "four-stars"
     assert (folder / "benchmark_star_rating.py").read_bytes() == STARS.read_bytes()
@@ -281,6 +281,7 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
 
 def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
     """Own statistics may be made of any values, on pages too."""
+    pytest.importorskip("harness.features.pages")
     harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--tasks-dir", TASKS)
     assert not harness.err
     assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text("four-stars", "eval_report_yelp.html")
@@ -347,6 +348,8 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None:
+    from harness.features.serve.app import Options
+
     whole = (floor.results / "four-stars" / "inference_results_yelp.jsonl").read_bytes()
     killed = floor.results / "killed"
     with served(Options(latency=0.05, baselines=_own())) as endpoint:

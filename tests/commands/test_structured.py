@@ -10,7 +10,6 @@ import pytest
 
 from harness.cli import main
 from harness.endpoint.quirks import QUIRKS
-from harness.serve.app import Options
 from tests.commands.test_commands import report, write_tasks
 from tests.support.embedded import served
 from tests.support.scripted import baseline, serving
@@ -59,6 +58,8 @@ def test_every_request_has_the_pool_of_its_step(tasks: Path) -> None:
 
 def test_report_says_which_form_was_in_force(tasks: Path) -> None:
     """`auto` with an endpoint that takes schemas, and with one that takes any object only."""
+    from harness.features.serve.app import Options
+
     with served(Options(imitate="vllm")) as server:
         assert run(tasks, server.url, "auto") == 0
     (note,) = [note for note in report(tasks.parent / "out", "m")["notes"] if "JSON schema" in note]
@@ -72,6 +73,8 @@ def test_report_says_which_form_was_in_force(tasks: Path) -> None:
 
 def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks: Path) -> None:
     """Exit code 3 at once: another configuration is another run."""
+    from harness.features.serve.app import Options
+
     with served(Options(imitate="deepseek")) as server:
         assert run(tasks, server.url, "json_schema") == 3
         assert server.stats()["completed"] == 0

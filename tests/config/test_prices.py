@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from harness.config import prices, providers
 from harness.config.address import Found
 from harness.config.providers import Book
-from harness.cost import Cost, Price, cost_of, each, plain, rounded, shown, together
+from harness.cost import Cost, Price, cost_of, each, money_text, plain, rounded, together
 from harness.endpoint.address import Address
 from harness.errors import BadInput
 from harness.model import Completion, Money, RunUsage
@@ -135,7 +135,7 @@ def test_currencies_are_added_apart() -> None:
     """And never converted."""
     one, other = Money(Decimal("0.1"), "USD"), Money(Decimal("0.2"), "CNY", about=True)
     assert together([one, None, other, one]) == (Money(Decimal("0.2"), "USD"), other)
-    assert shown(together([one, other])) == "about 0.1000 USD + 0.2000 CNY"
+    assert money_text(together([one, other])) == "about 0.1000 USD + 0.2000 CNY"
     assert plain(Decimal(f"1{'0' * 30}.10")) == f"1{'0' * 30}.1"
     assert each([one], 3) == (Money(Decimal("0.033333333333"), "USD"),) and each([one], 0) == ()
 

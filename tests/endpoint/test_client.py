@@ -32,9 +32,6 @@ from harness.endpoint.client import Client
 from harness.endpoint.connect import CA_VARIABLES
 from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
-from harness.serve import faults
-from harness.serve.app import Options, start
-from harness.serve.faults import FaultPlan
 
 KEY = "sk-Zq0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
@@ -118,9 +115,13 @@ KINDS = {
 
 @BOTH_LOOPS
 @pytest.mark.anyio
-@pytest.mark.parametrize("kind", faults.TRANSPORT)
+@pytest.mark.parametrize("kind", KINDS)
 async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> None:
     """Everything that the embedded endpoint can do wrong on the wire is worth another try and no wrong address."""
+    from harness.features.serve import faults
+    from harness.features.serve.app import Options, start
+    from harness.features.serve.faults import FaultPlan
+
     endpoint = await start(Options(faults=FaultPlan(1.0, (kind,))))
     try:
         fault = await fault_of(Address(endpoint.url, KEY), CALL, 0.05 if kind == "stall" else HANGS)
@@ -137,6 +138,8 @@ async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> No
 @pytest.mark.anyio
 async def test_whole_reply_is_the_completion() -> None:
     """Over both loops the embedded endpoint's reply arrives with text, model and token counts."""
+    from harness.features.serve.app import Options, start
+
     endpoint = await start(Options())
     try:
         found = await send(Address(endpoint.url), CALL)
@@ -722,6 +725,9 @@ async def test_refused_request_passes_through_with_the_endpoints_words() -> None
 @pytest.mark.anyio
 async def test_cancelled_request_stays_cancelled() -> None:
     """A run that stops cancels what is on the wire; that is nobody's fault."""
+    from harness.features.serve.app import Options, start
+    from harness.features.serve.faults import FaultPlan
+
     endpoint = await start(Options(faults=FaultPlan(1.0, ("stall",))))
     try:
         sending = asyncio.create_task(send(Address(endpoint.url), CALL))

@@ -30,6 +30,7 @@ from aiohttp.abc import ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from anyio.from_thread import start_blocking_portal
 
+from harness.benchmarks import registry
 from harness.cli import main
 from harness.endpoint import pool
 from harness.endpoint.address import Address
@@ -40,7 +41,6 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.errors import EndpointStopped, TransportFault
 from harness.model import Completion
-from harness.serve.app import MODELS
 
 KEY = "sk-test-0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
@@ -687,7 +687,7 @@ async def test_deadline_of_a_request_that_has_no_connection_yet_is_the_connectio
 def baseline(body: bytes) -> bytes:
     """What the embedded endpoint would answer."""
     call = orjson.loads(body)
-    return body_of(MODELS[call["model"]](call["messages"], 0))
+    return body_of(registry.baselines()[call["model"]](call["messages"], 0))
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
-from harness.serve.app import Options, start
 from tests.support import virtual
 
 GOOD = Completion("好")
@@ -600,6 +599,8 @@ def test_cancelled_request_no_longer_counts() -> None:
 @pytest.mark.anyio
 async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
     """Two endpoints over loopback, one closed with requests in flight: each of these is settled by the other."""
+    from harness.features.serve.app import Options, start
+
     told: list[str] = []
     first, second = await start(Options(latency=0.005)), await start(Options(latency=0.01))
     answered: Counter[str] = Counter()

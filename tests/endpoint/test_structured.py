@@ -21,7 +21,6 @@ from harness.endpoint.request_body import Sampling
 from harness.endpoint.transport import Received
 from harness.errors import ConfigurationRefused, Rejected
 from harness.model import JSON, Completion, Message, Request
-from harness.serve.app import Options, start
 from tests.endpoint.test_quirks import NOW, SCHEMA, openai
 from tests.endpoint.test_quirks import request as without_schema
 
@@ -188,6 +187,8 @@ ASKED = 'Tags: 鱼\n从 ["狗", "猫", "鱼", "鸟"] 里选，输出 JSON'
 
 @asynccontextmanager
 async def sender(name: str) -> AsyncIterator[Adapted]:
+    from harness.features.serve.app import Options, start
+
     endpoint = await start(Options(imitate=name))
     try:
         async with Client(Address(endpoint.url), timeout=30.0, connections=2) as client:

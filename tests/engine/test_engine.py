@@ -24,7 +24,7 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.engine import lane as lane_module
 from harness.engine import local
-from harness.engine.lane import Lane
+from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.errors import (
@@ -285,7 +285,7 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
         clock = anyio.current_time
         caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), clock=clock)
         jobs = [first, second]
-        lane = Lane("run", Findings(jobs, clock), caller, seed=0, requested=2, power=False, clock=clock)
+        lane = Lane(LanePlan("run", 0, 2, False), Findings(jobs, clock), caller, clock=clock)
         await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
         assert lane.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
@@ -313,7 +313,7 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
 
     with run.open() as job:
         caller = Caller(Endpoint(), Limiter(Slots(FixedControl(1), clock)), Limits(0, 900.0), clock=clock)
-        lane = Lane("run", Findings([job], clock), caller, seed=0, requested=1, power=False, clock=clock)
+        lane = Lane(LanePlan("run", 0, 1, False), Findings([job], clock), caller, clock=clock)
         lane.elsewhere = elsewhere
         engine = LocalEngine([lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0])
         now[0] += seconds
@@ -781,12 +781,9 @@ class Together:
         clock, limits = self.clock, Limits(2, 900.0, self.wait)
         caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=self.sleep, rng=random.Random(0))
         made = Lane(
-            name,
+            LanePlan(name, 1, None, False),
             Findings([job], clock),
             caller,
-            seed=1,
-            requested=None,
-            power=False,
             clock=clock,
             where=lambda user: f"http://{user}/v1",
         )

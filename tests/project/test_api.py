@@ -18,6 +18,7 @@ from tests.support import ROOT
 PUBLIC = {
     *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Scoring", "Task"),
     "__version__",
+    *("BadInput", "CommandFailed", "HarnessError"),
     *("list_runs", "load_run", "reeval", "resume", "run"),
 }
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from harness.benchmarks import registry
-from harness.benchmarks.checking import CHECKS
 from harness.cli import main
 from tests.support import ROOT
 
@@ -52,6 +51,8 @@ def test_whole_benchmark_runs_and_verifies(folder: Path, capsys: pytest.CaptureF
 
 
 def test_page_lists_every_check() -> None:
+    from harness.features.check.checking import CHECKS
+
     table = PAGE.partition("| check | promise |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([a-z ]+)` \|", table, re.MULTILINE) == list(CHECKS)
 

@@ -69,6 +69,36 @@ FEATURE = Feature(
 """
 
 
+STAND_IN = """
+from harness.config import options
+from harness.feature import Feature
+
+def _options(command, parser):
+    if command in ("run", "resume", "reeval", "merge"):
+        options.add(parser, "--no-html", "write no page", dest="html", action="store_false")
+
+FEATURE = Feature("no-pages", options=_options)
+"""
+"""Takes the option with which tests of other things save the time of pages, where nothing makes pages."""
+
+
+def install(folder: Path, name: str, source: str) -> None:
+    """Put a package of one module, with a feature, into a folder of the import path."""
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[harness.features]\n{name} = {name}:FEATURE\n")
+
+
+def own_flags(source: str) -> set[str]:
+    """Return the flags that a feature adds and no command of the core has."""
+    core = [
+        path.read_text(encoding="utf-8") for room in ("commands", "config") for path in (HARNESS / room).glob("*.py")
+    ]
+    return {*FLAG.findall(source)} - {flag for text in core for flag in OWN_FLAG.findall(text)}
+
+
 def called(
     path: Path, *words: str, cwd: Path, env: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
@@ -83,11 +113,7 @@ def test_every_folder_is_in_the_list() -> None:
 
 def test_no_other_code_names_a_feature() -> None:
     """Neither its modules nor its flags."""
-    flags = {flag for path in FEATURES.glob("*/__init__.py") for flag in FLAG.findall(path.read_text(encoding="utf-8"))}
-    core = [
-        path.read_text(encoding="utf-8") for room in ("commands", "config") for path in (HARNESS / room).glob("*.py")
-    ]
-    flags -= {flag for source in core for flag in OWN_FLAG.findall(source)}  # a command of the core has the same
+    flags = set().union(*(own_flags(path.read_text(encoding="utf-8")) for path in FEATURES.glob("*/__init__.py")))
     assert {"--reuse", "--otel", "--metrics-port"} <= flags
     for path in (ROOT / "harness").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
@@ -98,11 +124,7 @@ def test_no_other_code_names_a_feature() -> None:
 
 def test_package_adds_a_feature_without_an_edit(tmp_path: Path) -> None:
     """With a command, an option, and a part in each request, by its entry point."""
-    (tmp_path / "counting.py").write_text(PACKAGE, encoding="utf-8")
-    about = tmp_path / "counting-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[harness.features]\ncounts = counting:FEATURE\n")
+    install(tmp_path, "counting", PACKAGE)
     done = called(tmp_path, "-m", "harness", "count", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "counted\n")
     done = called(tmp_path, "-m", "harness", *RUN, "--no-html", "--counts", "counts.json", cwd=tmp_path)
@@ -115,7 +137,7 @@ def test_package_adds_a_feature_without_an_edit(tmp_path: Path) -> None:
 def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
     """Copy the checkout without these features and their tests; return the variables for tests there."""
     copy.mkdir()
-    for part in ("harness", "tests", "docs", "bench", "examples"):
+    for part in ("harness", "tests", "docs", "bench", "examples", "requirements"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__", "site"))
     for path in ROOT.iterdir():
         if path.is_file():
@@ -124,9 +146,12 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         feature = next(one for one in features() if one.name == name)
         source = (FEATURES / name / "__init__.py").read_text(encoding="utf-8")
-        words += [f"harness.features.{name}", *feature.commands, *FLAG.findall(source)]
+        words += [f"harness.features.{name}", *feature.commands, *sorted(own_flags(source) - {"--no-html"})]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
+    (copy / "tests" / "project" / Path(__file__).name).unlink()
+    if "pages" in names:
+        install(copy, "no_pages", STAND_IN)
     return {"HARNESS_WITHOUT": " ".join(words)}
 
 

@@ -19,7 +19,7 @@ WORDS = {"model", "errors", "printable", "defaults", "cost"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
-ROOMS = CORE | {"store", "feature", "endpoint", "report", "ui", "serve", "config"}
+ROOMS = CORE | {"store", "feature", "endpoint", "report", "ui", "config"}
 MAY_IMPORT = {
     "model": set(),
     "errors": set(),
@@ -42,8 +42,7 @@ MAY_IMPORT = {
     "endpoint": CORE,
     "ui": WORDS | {"store"},
     "report": CORE | {"store", "ui"},
-    "serve": CORE | {"endpoint"},
-    "config": CORE | {"store", "feature", "endpoint", "ui", "serve"},
+    "config": CORE | {"store", "feature", "endpoint", "ui"},
     "engine": ROOMS,
     "analysis": ROOMS | {"engine"},
     "commands": ROOMS | {"engine", "analysis"},

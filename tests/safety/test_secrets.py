@@ -219,7 +219,7 @@ OWN = ("key.txt", "providers.toml", "asbench.yaml")
 """Files of the user's that hold or name the key."""
 
 
-def way(name: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def way(name: str, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:  # noqa: C901, a table
     """The options by which a command gets address and key; variables are set."""
     user = url.replace("//", f"//user:{quote(KEY, safe='')}@")
     match name:

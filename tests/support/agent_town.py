@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
-from harness.agents import Limits, Runner, load_agent, play
 from harness.agents.city import Aoi, City, Poi
 from harness.agents.day import Resident, Row
+from harness.agents.loader import load_agent
+from harness.agents.runner import Runner
+from harness.agents.session import play
+from harness.agents.watchdog import Limits
 from harness.model import Ask, Completion, Request
 from tests.support import DATA
 

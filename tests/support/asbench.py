@@ -16,8 +16,10 @@ from typing import Any
 
 import orjson
 
-from harness.agents import Runner, load_agent, play
 from harness.agents.city import load_city
+from harness.agents.loader import load_agent
+from harness.agents.runner import Runner
+from harness.agents.session import play
 from harness.benchmarks.dailymobility import task
 from harness.endpoint.request_body import Sampling
 from harness.errors import AgentFailed

@@ -135,53 +135,58 @@ class Account:
         return self.batches[name]
 
 
+class Handler(PromptHandler):
+    account: Account
+
+    def do_GET(self) -> None:
+        *_, kind, name = self.path.partition("?")[0].removesuffix("/content").split("/")
+        if self.path.endswith("/content"):
+            self._send(200, self.account.files[name])
+        elif kind == "batches":
+            self._send(200, orjson.dumps(self.account.batches[name]))
+        else:
+            self._send(200, b'{"data": []}')
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path.endswith("/files"):
+            name = f"in-{len(self.account.files)}"
+            self.account.files[name] = b"\n".join(
+                line for line in content.splitlines() if line.startswith(b'{"custom_id"')
+            )
+            self._send(200, orjson.dumps({"id": name}))
+        elif self.path.endswith("/batches"):
+            self._send(200, orjson.dumps(self.account.run_batch(orjson.loads(content))))
+        else:
+            self._complete(orjson.loads(content))
+
+    def _complete(self, body: JSON) -> None:
+        act, reply = self.account.act(body, False)
+        if act.fault == "hang":
+            self.account.release.wait(20)
+            self.close_connection = True
+        elif act.fault == "cut":
+            piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
+            self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
+        elif act.fault:
+            self._send(int(act.fault[-3:]), b'{"error": {"message": "failed"}}')
+        else:
+            self._send(200, orjson.dumps(reply))
+
+    def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
 @contextmanager
 def account(script: Script, prices: dict[str, Price]) -> Iterator[Account]:
     """Serve, and keep the account."""
     made = Account(script, prices)
-
-    class Handler(PromptHandler):
-        def do_GET(self) -> None:
-            *_, kind, name = self.path.partition("?")[0].removesuffix("/content").split("/")
-            if self.path.endswith("/content"):
-                self._send(200, made.files[name])
-            elif kind == "batches":
-                self._send(200, orjson.dumps(made.batches[name]))
-            else:
-                self._send(200, b'{"data": []}')
-
-        def do_POST(self) -> None:
-            content = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path.endswith("/files"):
-                name = f"in-{len(made.files)}"
-                made.files[name] = b"\n".join(line for line in content.splitlines() if line.startswith(b'{"custom_id"'))
-                self._send(200, orjson.dumps({"id": name}))
-            elif self.path.endswith("/batches"):
-                self._send(200, orjson.dumps(made.run_batch(orjson.loads(content))))
-            else:
-                self._complete(orjson.loads(content))
-
-        def _complete(self, body: JSON) -> None:
-            act, reply = made.act(body, False)
-            if act.fault == "hang":
-                made.release.wait(20)
-                self.close_connection = True
-            elif act.fault == "cut":
-                piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
-                self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
-            elif act.fault:
-                self._send(int(act.fault[-3:]), b'{"error": {"message": "failed"}}')
-            else:
-                self._send(200, orjson.dumps(reply))
-
-        def _send(self, status: int, content: bytes, kind: str = "application/json") -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-    with listening(Handler) as port:
+    handler = type("Handler", (Handler,), {"account": made})
+    with listening(handler) as port:
         made.url = f"http://127.0.0.1:{port}/v1"
         try:
             yield made

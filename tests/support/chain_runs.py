@@ -21,7 +21,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
-from harness.engine.lane import Lane, play_here
+from harness.engine.lane import Lane, LanePlan, play_here
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
@@ -103,12 +103,9 @@ class Run:
             for extension in extensions:
                 play = extension.playing(cast(Plan, None), [job], play)
             lane = self.lane = Lane(
-                "run",
+                LanePlan("run", 1, limit, power),
                 Findings([job], clock),
                 self.caller,
-                seed=1,
-                requested=limit,
-                power=power,
                 clock=clock,
                 play=play,
                 extensions=extensions,

@@ -12,8 +12,6 @@ from urllib.request import ProxyHandler, build_opener
 import aiohttp
 import orjson
 
-from harness.serve.app import Embedded, Options, start
-
 
 class Served:
     """An endpoint at `url`, to its /v1."""
@@ -29,7 +27,9 @@ class Served:
 
 
 @contextmanager
-def served(options: Options, port: int = 0) -> Iterator[Served]:
+def served(options: Any, port: int = 0) -> Iterator[Served]:
+    from harness.features.serve.app import start
+
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -46,8 +46,10 @@ def served(options: Options, port: int = 0) -> Iterator[Served]:
 
 
 @asynccontextmanager
-async def session_with(options: Options) -> AsyncIterator[tuple[Embedded, aiohttp.ClientSession]]:
+async def session_with(options: Any) -> AsyncIterator[tuple[Any, aiohttp.ClientSession]]:
     """The embedded endpoint in this loop, and a session to talk to it."""
+    from harness.features.serve.app import start
+
     endpoint = await start(options)
     try:
         async with aiohttp.ClientSession() as session:

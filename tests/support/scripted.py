@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from harness.serve.app import MODELS
+from harness.benchmarks import registry
 
 Script = Callable[[dict[str, Any]], tuple[int, bytes]]
 """From a request body to a status and a reply body."""
@@ -30,7 +30,7 @@ class Server:
 
 def answer(model: str, messages: Sequence[Mapping[str, Any]], seed: int) -> str:
     """The reply of a baseline."""
-    return MODELS[model](messages, seed)
+    return registry.baselines()[model](messages, seed)
 
 
 def baseline(body: dict[str, Any]) -> tuple[int, bytes]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from socket import create_server
 from typing import Any
 
+import pytest
+
 from harness.benchmarks import registry
-from harness.serve import imitate
-from harness.serve.app import Options
 from tests.support import ROOT
 from tests.support.embedded import served
 from tests.support.hub import HubServer, serving_hub
@@ -98,11 +98,12 @@ class Machine:
 @contextmanager
 def machine(folder: Path, models: set[str]) -> Iterator[Machine]:
     """Serve every provider, an endpoint with these models, and the data sets of the benchmarks that ship."""
+    app, imitate = (pytest.importorskip(f"harness.features.serve.{name}") for name in ("app", "imitate"))
     checkout, home = folder / "checkout", folder / "home"
     home.mkdir()
     with ExitStack() as stack:
-        urls = {name: stack.enter_context(served(Options(imitate=name))).url for name in imitate.NAMES}
-        endpoint = stack.enter_context(served(Options(baselines=dict.fromkeys(models, _answer)))).url
+        urls = {name: stack.enter_context(served(app.Options(imitate=name))).url for name in imitate.NAMES}
+        endpoint = stack.enter_context(served(app.Options(baselines=dict.fromkeys(models, _answer)))).url
         _make(checkout, urls | {"openai": endpoint})
         hub = stack.enter_context(serving_hub(_hub(checkout / "tasks")))
         yield Machine(checkout, home, hub.url, endpoint)

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
-from harness.engine.lane import Lane
+from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
 from harness.engine.run import Run
@@ -48,10 +49,9 @@ PROMPT = {"prompt_own.txt": "提示".encode()}
 class Telling(Chains):
     """Says which replies a play has been shown."""
 
-    files = PROMPT
-
     def __init__(self, shown: Callable[[str], None]) -> None:
         super().__init__()
+        self.configuration = replace(self.configuration, files=PROMPT)
         self._shown = shown
 
     async def asked(self, chat: Chat, key: str, before: str) -> Completion:
@@ -176,7 +176,7 @@ class WholeRun:
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=no_wait, rng=chance)
         power = self._power
-        lane = Lane("run", findings, caller, seed=1, requested=LIMIT, power=power, clock=clock, extensions=extensions)
+        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock, extensions=extensions)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:
             raise lane.ending

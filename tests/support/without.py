@@ -1,8 +1,8 @@
 """A plugin of pytest for a checkout from which features were deleted: leave out the tests that are about them.
 
-`HARNESS_WITHOUT` has their names, commands, flags and packages, one a line. A test is about a feature if its code, the
-code of a fixture or function of its module that it names, or one of its parameters has one of these words: a package
-anywhere, the others at the beginning of a text.
+`HARNESS_WITHOUT` has their packages, commands and flags, parted by spaces. A test is about a feature if its code, the
+code of a fixture, function or class of its module that it names, or one of its parameters has one of these words: a
+package anywhere, the others at the beginning of a text.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ def is_about(item: Any) -> bool:
     """Return whether a test is about a feature that is not there."""
     assert ABOUT
     names = {item.function.__name__, *item.fixturenames}
-    return bool(ABOUT.search(f"'{item.name.replace('[', chr(39))}") or any(_names_one(item.module, n) for n in names))
+    given = repr([*item.callspec.params.values()]) if hasattr(item, "callspec") else ""
+    return bool(ABOUT.search(given)) or any(_names_one(item.module, name) for name in names)
 
 
 @cache
 def _names_one(module: Any, name: str, depth: int = 0) -> bool:
-    """Return whether the code of a function, or of those of its module that it names, has one of the words."""
+    """Return whether the code of a function or class, or of what it names of its module, has one of the words."""
     found = getattr(module, name, None)
     found = inspect.unwrap(getattr(found, "_fixture_function", found)) if callable(found) else found
-    if not isinstance(found, FunctionType) or found.__module__ != module.__name__:
+    if not isinstance(found, FunctionType | type) or found.__module__ != module.__name__:
         return False
-    code = inspect.getsource(found)
     assert ABOUT
-    named = {*found.__code__.co_names} if depth < 3 else set()
-    return bool(ABOUT.search(code)) or any(_names_one(module, other, depth + 1) for other in named)
+    if ABOUT.search(inspect.getsource(found)):
+        return True
+    functions = [found] if isinstance(found, FunctionType) else filter(inspect.isfunction, vars(found).values())
+    named = {name for function in functions for name in function.__code__.co_names} if depth < 3 else set()
+    return any(_names_one(module, other, depth + 1) for other in named)

@@ -30,7 +30,7 @@ from harness.endpoint.rates import Rates
 from harness.endpoint.request_body import Sampling, digest
 from harness.endpoint.transport import Received
 from harness.engine.dispatch import Dispatch
-from harness.engine.lane import Lane
+from harness.engine.lane import Lane, LanePlan
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.errors import TransportFault
@@ -179,7 +179,7 @@ class Played:
             limits, rng = Limits(10_000, 10**6), random.Random(self.of.seed)
             caller = Caller(self.server, limiter, limits, clock=virtual.now, sleep=anyio.sleep, rng=rng)
             found, number = Findings([self.run], virtual.now), self.of.concurrency
-            lane = Lane("run", found, caller, seed=self.of.seed, requested=number, power=False, clock=virtual.now)
+            lane = Lane(LanePlan("run", self.of.seed, number, False), found, caller, clock=virtual.now)
             async with anyio.create_task_group() as playing:
                 playing.start_soon(lane.run)
                 playing.start_soon(Dispatch(limiter.slots, [lane], self.of.seed).serve)

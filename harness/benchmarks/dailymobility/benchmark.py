@@ -11,22 +11,24 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import structs
 
-from harness import agents
-from harness.agents import KEPT, AgentFile, Runner, load_agent
+from harness.agents import session
 from harness.agents.city import City, load_city
 from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
 from harness.agents.llm import no_reply
+from harness.agents.loader import KEPT, AgentFile, load_agent
+from harness.agents.runner import Runner
 from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
+from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.template import Unplayed
 from harness.chat import Asking, Chat
-from harness.errors import AgentFailed, BadInput, shown
+from harness.errors import AgentFailed, BadInput, in_brief
 from harness.model import JSON, Completion, Request
 
 FOLDER, PROFILES = "dailymobility", "profiles.json"
@@ -132,7 +134,7 @@ class AgentMode:
             return completion
 
         try:
-            rows = await agents.play(self._runner, resident, counted, chat.repeat)
+            rows = await session.play(self._runner, resident, counted, chat.repeat)
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
@@ -174,21 +176,17 @@ class UnplayedMode(Unplayed):
         self.messages()
 
 
-SCORE = "Score"
-
-
 def _divergence(metric: str) -> str:
     return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
 
 
+@dataclass(frozen=True)
 class Days(Records):
     """A record has the day: intentions and places. `city` is None where nothing is prepared to measure one."""
 
     outcome_field = "invalid"
     has_answer = False
-
-    def __init__(self, city: City | None = None) -> None:
-        self._city = city
+    city: City | None = None
 
     def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
         return {
@@ -204,10 +202,10 @@ class Days(Records):
         }
 
     def rescore(self, task: Task, data: JSON) -> JSON:
-        assert self._city is not None
+        assert self.city is not None
         with read_of(task.key):
-            _check_record(task.given, data, self._city)
-            return {**data, **_columns(_measured(self._city, data["visited_aois"], data["intentions"]))}
+            _check_record(task.given, data, self.city)
+            return {**data, **_columns(_measured(self.city, data["visited_aois"], data["intentions"]))}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
@@ -251,10 +249,6 @@ def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settin
     return kind(agent=files["agent"], agent_seed=seed, agent_memory_search=finds)
 
 
-def _runs_code(identity: JSON) -> bool:
-    return bool(identity.get("mode") == AgentMode.name)
-
-
 class DailyMobility(Benchmark):
     name = "dailymobility"
     title = "DailyMobility"
@@ -275,15 +269,18 @@ class DailyMobility(Benchmark):
         *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
     )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
-    live = (SCORE, summary.PER_SLOT)
     scoring = summary.DayScoring()
     task_files = ProfileFiles()
     records = Days()
     cards = ResidentCards()
-    imports = Imports(upgraded=summary.upgraded, settings=_settings, runs_code=_runs_code)
+    imports = Imports(
+        upgraded=summary.upgraded,
+        settings=_settings,
+        runs_code=lambda identity: bool(identity.get("mode") == AgentMode.name),
+        same_note=True,
+    )
     user = "resident"
     language = "zh"
-    same_note = True  # the requests of results that exist
     floor = "commuter"
     key_field = "id"
     invalid_as = "Invalid days count as stayed home with the intention other"
@@ -362,7 +359,9 @@ def _check_record(resident: Resident, data: JSON, city: City) -> None:
     """Raises `BadInput` for a saved day that no measure can be trusted with."""
     visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
     if unknown := [aoi for aoi in visited if aoi not in city.aois]:
-        raise BadInput(f"user {resident.key}: the map has no AOI {shown(unknown[0])}, where the record says they were")
+        raise BadInput(
+            f"user {resident.key}: the map has no AOI {in_brief(unknown[0])}, where the record says they were"
+        )
     if not visited or len(set(visited)) < len(visited):
         raise BadInput(f"user {resident.key}: field visited_aois: expected one AOI or more, each once")
     if len(places) != SLOTS or not {*places} <= {*visited, None}:

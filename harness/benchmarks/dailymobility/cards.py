@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from harness.agents.city import City
@@ -20,13 +21,12 @@ REPLIES_SHOWN = 4
 """Of an agent's; it asks up to a hundred times a day."""
 
 
+@dataclass(frozen=True)
 class ResidentCards(Cards):
     """`city` is None where the map is not available."""
 
     columns = ("radius, km", "places", "invalid")
-
-    def __init__(self, city: City | None = None) -> None:
-        self._city = city
+    city: City | None = None
 
     def figures(self, record: JSON) -> tuple[str, ...]:
         radius = f"{record['gyration_radius_m'] / 1000:.1f}"
@@ -34,24 +34,24 @@ class ResidentCards(Cards):
 
     def together(self, records: Sequence[JSON]) -> Iterator[Block]:
         """Yield where the residents of the cards are, by what they do there."""
-        if self._city is not None and records:
+        if self.city is not None and records:
             yield Heading("Places on the map")
             yield Paragraph(
                 f"The places of the {len(records)} residents that can be picked below, by what they do there."
             )
-            yield Sketch("Places, by what is done there", _places(records, self._city))
+            yield Sketch("Places, by what is done there", _places(records, self.city))
 
     def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
         if record["invalid"]:
             yield Paragraph(f"Invalid day ({record['invalid']}): scored as a day at home with the intention other.")
         taken = [[float(number == one) for number in INTENTIONS] for one in record["intentions"]]
         yield ribbon("The day", "", taken)
-        if self._city is None:
+        if self.city is None:
             yield Paragraph("The map was not at hand: no places are drawn.")
         else:
-            at = [_at(aoi, self._city) for aoi in record["places"]]
+            at = [_at(aoi, self.city) for aoi in record["places"]]
             path = tuple(place for place, _ in groupby(place for place in at if place))
-            yield Sketch("Places, in the order of the day", _places([record], self._city), (path,))
+            yield Sketch("Places, in the order of the day", _places([record], self.city), (path,))
         yield _plan(record, task)
         spent: Counter[int] = Counter(record["intentions"])
         hours = [f"{name} {spent[number] / 2:g}" for number, name in INTENTIONS.items() if spent[number]]

@@ -20,7 +20,7 @@ from harness.benchmarks.dailymobility import protocols
 from harness.benchmarks.dailymobility.pickles import MALFORMED
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
 from harness.benchmarks.files import content
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
 from harness.scoring.divergence import Array, divergence
 from harness.scoring.libraries import product
@@ -113,7 +113,7 @@ def check(field: Field, values: Array, where: str) -> None:
 def bad(field: Field, where: str, row: int, column: int | None, value: Any) -> BadInput:
     place = f"row {row + 1}" if column is None else f"row {row + 1}, {field.column} {column + 1}"
     found = value.item() if isinstance(value, np.generic) else value
-    return BadInput(f"{where}: {place}: expected {field.expected}, got {shown(found)}")
+    return BadInput(f"{where}: {place}: expected {field.expected}, got {in_brief(found)}")
 
 
 FOLDER = "groundtruth"

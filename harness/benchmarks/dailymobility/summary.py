@@ -7,6 +7,7 @@ are fractions, undefined ones null.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import orjson
@@ -42,26 +43,26 @@ HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}
 COARSER = 5
 """Bins of the aligned protocol that a bar of a picture stands for."""
-PER_SLOT = "JSD_per_slot"
-NAMES = {FINAL: "Score", **{metric: f"JSD_{metric}" for metric in METRICS}}
+SCORE, PER_SLOT = "Score", "JSD_per_slot"
+NAMES = {FINAL: SCORE, **{metric: f"JSD_{metric}" for metric in METRICS}}
 """Figure -> its name among the metrics of a report."""
 
 
+@dataclass(frozen=True)
 class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
     has_intervals = True
-
-    def __init__(self, truth: GroundTruth | None = None) -> None:
-        self._truth = truth
+    live = (SCORE, PER_SLOT)
+    truth: GroundTruth | None = None
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
-        assert self._truth is not None
-        return scores.tallied(records, self._truth)
+        assert self.truth is not None
+        return scores.tallied(records, self.truth)
 
     def figures(self, totals: Array) -> Array:
-        assert self._truth is not None
-        return scores.figures(self._truth.histograms, totals)
+        assert self.truth is not None
+        return scores.figures(self.truth.histograms, totals)
 
     def condense(self, tally: Tally) -> Tally:
         return tally.condensed()

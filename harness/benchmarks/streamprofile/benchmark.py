@@ -18,14 +18,13 @@ from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
-from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
-from harness.errors import BadInput, InvalidReply, shown
+from harness.errors import BadInput, InvalidReply, in_brief
 from harness.model import JSON
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
@@ -123,23 +122,20 @@ class Steps(Records):
         return {"user_id": given.user_id, "platform": given.platform, "username": given.username, "steps": steps}
 
     def rescore(self, task: Task, data: JSON) -> JSON:
-        with read_of(task.key):
-            return self._rescored(task, data)
-
-    def _rescored(self, task: Task, data: JSON) -> JSON:
-        from_authors = "usage" not in data
         given = {step.step_id: (step, truth) for step, truth in zip(task.given.steps, task.truth, strict=True)}
-        _check_steps(task, data)
         steps = []
-        for saved in data["steps"]:
-            step, truth = given[saved["step_id"]]
-            prediction = tuple(dict.fromkeys(saved["prediction"]))
-            measured = measure_step(truth, step, prediction)
-            again = {**saved, "prediction": prediction, "metrics": measured.values}
-            if from_authors:
-                again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
-            again.pop("metrics_at_asked", None)
-            steps.append(again | _measured(step, measured))
+        with read_of(task.key):
+            from_authors = "usage" not in data
+            _check_steps(task, data)
+            for saved in data["steps"]:
+                step, truth = given[saved["step_id"]]
+                prediction = tuple(dict.fromkeys(saved["prediction"]))
+                measured = measure_step(truth, step, prediction)
+                again = {**saved, "prediction": prediction, "metrics": measured.values}
+                if from_authors:
+                    again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
+                again.pop("metrics_at_asked", None)
+                steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
@@ -166,14 +162,13 @@ class StreamProfile(Benchmark):
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
     headline = ("Recall", F1)
     language = "zh"
-    same_note = True  # the requests of results that exist
     floor = "recency"
     invalid_as = "Invalid answers count as empty"
     scoring = summary.StepScoring()
     task_files = StepFiles()
     records = Steps()
     cards = UserCards()
-    imports = Imports(authors, published, summary.upgraded)
+    imports = Imports(authors, published, summary.upgraded, same_note=True)
 
     @dataclass(frozen=True)
     class Settings:
@@ -234,7 +229,7 @@ def _check_steps(task: Task, data: JSON) -> None:
     for saved in data["steps"]:
         number = saved["step_id"]
         if number not in known:
-            raise BadInput(f"user {task.key}: step_id {shown(number)} of the results is not in the tasks file")
+            raise BadInput(f"user {task.key}: step_id {in_brief(number)} of the results is not in the tasks file")
         if number in seen:
             raise BadInput(f"user {task.key}: duplicate step_id {number}")
         seen.add(number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from msgspec.structs import replace
@@ -33,14 +34,13 @@ BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
 AFTER = r"(?![A-Za-z0-9_])"
 
 
+@dataclass(frozen=True)
 class UserCards(Cards):
     """`retries` is how often a step asked again for a reply that could not be read."""
 
     columns = ("steps", F1, "Recall", "invalid")
     private = "Posts"
-
-    def __init__(self, retries: int = ASKING.parse_retries) -> None:
-        self._retries = retries
+    retries: int = ASKING.parse_retries
 
     def figures(self, record: JSON) -> tuple[str, ...]:
         steps, share = record["steps"], Metric("share")
@@ -54,7 +54,7 @@ class UserCards(Cards):
     def card(self, record: JSON, task: Task | None, replies: Sequence[Completion]) -> Iterator[Block]:
         """Yield a user's blocks, without the user's name."""
         hide = unnamed(record)
-        for block in _blocks(record["steps"], task, replies, self._retries):
+        for block in _blocks(record["steps"], task, replies, self.retries):
             if isinstance(block, Quote):
                 yield replace(block, text=hide(block.text))
             elif isinstance(block, Tags):
@@ -65,7 +65,7 @@ class UserCards(Cards):
     def example(self, record: JSON, replies: Sequence[Completion], kind: str) -> str | None:
         """Return the last reply of the first step with an invalid answer of this kind, None if unknown."""
         steps = record["steps"]
-        by_step = _by_step(steps, replies, self._retries)
+        by_step = _by_step(steps, replies, self.retries)
         pairs = zip(steps, by_step, strict=True) if by_step else ()
         text = next((mine[-1].shown for step, mine in pairs if step["outcome"] == kind), None)
         return None if text is None else unnamed(record)(text)

@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
-from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.benchmarks.template import AUTHORS, KEPT, Template, check_digest, kept_name, read_file
 from harness.benchmarks.user_code import described, module_of
 from harness.errors import BadInput

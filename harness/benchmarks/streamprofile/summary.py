@@ -16,8 +16,8 @@ from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
 from harness.benchmarks.streamprofile.chance import DRAWS, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally, tallied
+from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments, parts

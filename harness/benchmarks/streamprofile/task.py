@@ -5,17 +5,31 @@ Fields that are not declared here are ignored; of those with a default, null is 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from harness.benchmark import Task
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.tasks import kind_of, typed
 from harness.errors import FieldError
 from harness.model import JSON
 
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """`context` is what a model must know to read a user's posts."""
+
+    name: str
+    context: str
+
+
+_DATA = tomllib.loads(Path(__file__).with_name("platforms.toml").read_text(encoding="utf-8"))
+PLATFORMS = {subset: Platform(**words) for subset, words in _DATA.items()}
+"""The five, read from platforms.toml."""
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
 

@@ -20,7 +20,7 @@ from harness.store.files import RunFiles
 
 FORMAT = 1
 
-Place = tuple[str, int, str, int]
+RequestKey = tuple[str, int, str, int]
 """Whose request it is: the user's key, which of its repeats; the request's digest, and how often it was sent before."""
 
 
@@ -55,7 +55,7 @@ class Submission:
 
     label: str
     wave: int
-    places: Sequence[Place]
+    places: Sequence[RequestKey]
     file: str | None = None
     batch: str | None = None
     ended: str | None = None
@@ -82,7 +82,7 @@ class _Line(msgspec.Struct):
     what: str
     label: str
     wave: int = 0
-    requests: tuple[Place, ...] = ()
+    requests: tuple[RequestKey, ...] = ()
     file: str | None = None
     batch: str | None = None
     status: str | None = None

@@ -41,7 +41,7 @@ from harness.engine.run import Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.features.batches import GIVE_UP
 from harness.features.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
-from harness.features.batches.journal import NAME, BatchJournal, Place, Submission, Wave
+from harness.features.batches.journal import NAME, BatchJournal, RequestKey, Submission, Wave
 from harness.model import JSON, Completion, Load, Reply
 from harness.store.run import RunStore
 from harness.ui.words import plural
@@ -68,7 +68,7 @@ class Size(NamedTuple):
 
 MOST = Size(MOST_REQUESTS, MOST_BYTES)
 T = TypeVar("T")
-_Key = tuple[Run, Place]
+_Key = tuple[Run, RequestKey]
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class _Request:
     future: asyncio.Future[Received] | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RequestKey:
         return self.user.key, self.user.repeat, self.of.digest, self.of.nth
 
     @property

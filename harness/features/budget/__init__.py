@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from harness.config import options
 from harness.cost import plain, rounded
-from harness.errors import HarnessError, shown
+from harness.errors import HarnessError, in_brief
 from harness.feature import PLAYING, Feature
 from harness.store.manifest import Manifest
 
@@ -58,7 +58,7 @@ def _budget(text: str) -> str:
     try:
         return str(Cap.parse(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, got {shown(text)}") from None
+        raise argparse.ArgumentTypeError(f"{error}, got {in_brief(text)}") from None
 
 
 def _is_budget(value: Any) -> bool:
@@ -70,7 +70,10 @@ def _is_budget(value: Any) -> bool:
 
 def _options(command: str, parser: argparse.ArgumentParser) -> None:
     if command in PLAYING:
-        words = "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of this command together"
+        words = (
+            "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of "
+        )
+        words += "other commands too"
         options.add(parser, "--budget AMOUNT", words, type=_budget)
 
 

@@ -7,7 +7,7 @@ import argparse
 from harness.config import options
 from harness.errors import BadInput
 from harness.features.compare import blocks as compare
-from harness.features.compare import pairs, plan, planning
+from harness.features.compare import pairs, planning
 from harness.features.compare.paired import RESAMPLES
 from harness.report import text, xlsx
 from harness.scoring.planning import POWER
@@ -51,15 +51,15 @@ def execute(args: argparse.Namespace) -> int:
     outputs = options.outputs(args)
     written = [path for path in (args.out, args.html) if path is not None]
     outputs.check(*written)
-    wish = pairs.Wish(
+    chosen = pairs.CompareOptions(
         options.runs(args), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
     )
     if args.plan:
         power = POWER if args.power is None else args.power
-        data = pairs.planned(wish, planning.Plan(args.difference, power, args.family))
+        data = pairs.planned(chosen, planning.Plan(args.difference, power, args.family))
     else:
-        data = pairs.compared(wish, args.resamples)
-    blocks, sheets = (plan.blocks, plan.sheets) if args.plan else (compare.blocks, compare.sheets)
+        data = pairs.compared(chosen, args.resamples)
+    blocks, sheets = (planning.blocks, planning.sheets) if args.plan else (compare.blocks, compare.sheets)
     if args.out is not None:
         xlsx.write(args.out, sheets(data), outputs)
     if args.html is not None:

@@ -21,7 +21,7 @@ FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CompareOptions:
     """Which runs are compared, by `names` of `results` or folders, on which `subsets` (all without). `tasks` is a
     folder, None for each run's own; code of others is run with `trust`, or from the file `benchmark`."""
 
@@ -42,31 +42,32 @@ class Pair(NamedTuple):
     alone: Mapping[str, Sequence[str]]
 
 
-def _found(wish: Wish, least: int) -> dict[str, dict[str, Subset]]:
+def _found(chosen: CompareOptions, least: int) -> dict[str, dict[str, Subset]]:
     """Return the subsets of each run. Raise `BadInput` for a run without any."""
-    folders = runs.folders(wish.names, wish.results, least)
+    folders = runs.folders(chosen.names, chosen.results, least)
     found = {
-        run: runs.subsets(run, folder, wish.subsets, wish.trust, wish.benchmark) for run, folder in folders.items()
+        run: runs.subsets(run, folder, chosen.subsets, chosen.trust, chosen.benchmark)
+        for run, folder in folders.items()
     }
     for run, subsets in found.items():
         if not subsets:
-            wanted = f" for {', '.join(wish.subsets)}" if wish.subsets else ""
+            wanted = f" for {', '.join(chosen.subsets)}" if chosen.subsets else ""
             raise BadInput(f"{folders[run]} holds no run{wanted}")
     return found
 
 
-def planned(wish: Wish, plan: planning.Plan) -> JSON:
+def planned(chosen: CompareOptions, plan: planning.Plan) -> JSON:
     """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
-    found = _found(wish, 1)
+    found = _found(chosen, 1)
     if len(found) > 1:
-        pairs = _pairs(found, wish.tasks)
+        pairs = _pairs(found, chosen.tasks)
         spreads = [
             one
             for pair, strata in zip(pairs, _strata(pairs), strict=True)
             for one in planning.of_pair(pair.a[0].of, pair.b[0].of, strata, pair.figures)
         ]
     else:
-        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, wish.tasks)]
+        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, chosen.tasks)]
     listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
     return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, plan)}
 
@@ -81,10 +82,10 @@ def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Ite
         yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
 
 
-def compared(wish: Wish, resamples: int) -> JSON:
+def compared(chosen: CompareOptions, resamples: int) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
-    found = _found(wish, 2)
-    pairs = _pairs(found, wish.tasks)
+    found = _found(chosen, 2)
+    pairs = _pairs(found, chosen.tasks)
     strata = _strata(pairs)
     reports = [_report(pair) for pair in pairs]
     for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):

@@ -18,7 +18,7 @@ from harness.benchmarks.scorer import Figures
 from harness.features.compare.figures import number
 from harness.features.compare.paired import Pair
 from harness.model import JSON
-from harness.store.manifest import differences, shown
+from harness.store.manifest import differences, value_text
 
 NO_REPORT = "no report, so whether the tasks are synthetic is unknown."
 
@@ -137,7 +137,7 @@ def _unlike(a: Subset, b: Subset) -> Iterator[str]:
         return
     for name, (before, after) in differences(a.manifest.identity, b.manifest.identity).items():
         if name != "model":
-            yield f"Not alike: {name} is {shown(before)} in {a.run}, {shown(after)} in {b.run}."
+            yield f"Not alike: {name} is {value_text(before)} in {a.run}, {value_text(after)} in {b.run}."
     for name in ("parser_version", "harness", "primary"):
         before, after = (of.manifest.provenance.get(name) for of in (a, b) if of.manifest)
         if before != after:

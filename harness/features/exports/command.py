@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     args.model = None
     found, code = selection.find(args)
+    found = found if args.runs else selection.without_merged(found)
     args.runs = [name for name in args.runs if name not in {run.name for run in found}]
     if not code and (args.runs or not found):
         raise selection.nothing_found(args)

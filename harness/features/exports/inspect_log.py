@@ -17,7 +17,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from harness import __version__
-from harness.analysis.plays import Exchange, Played, Plays, cost, seconds
+from harness.analysis.plays import Exchange, Plays, Transcript, cost, seconds
 from harness.analysis.rows import records, steps_of, values_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
@@ -137,7 +137,7 @@ def _samples(run: SavedRun, plays: Plays) -> Iterator[JSON]:
         yield sample
 
 
-def _sample(run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, played: Played | None) -> JSON:
+def _sample(run: SavedRun, record: JSON, steps: Sequence[JSON], values: JSON, played: Transcript | None) -> JSON:
     exchanges = played.exchanges if played else ()
     groups = played.groups(len(steps)) if played else [() for _ in steps]
     spent = cost(exchanges)

@@ -54,7 +54,7 @@ def fetch(
         raise BadInput(f"fetch needs the package {error.name}: {to_install('behavior-harness[data]')}") from None
     say = partial(screen.print, soft_wrap=True)
     hub = Hub(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, time.sleep, say=say)
-    job.fetch(cls, subsets, folder, hub, revision, say, partial(_progress, screen))
+    job.fetch(cls, subsets, folder, hub, revision, job.Display(say, partial(_progress, screen)))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from glob import escape
 from hashlib import sha1, sha256
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from rich.filesize import decimal
 
@@ -47,21 +48,26 @@ class _File:
     name: str
 
 
+class Display(NamedTuple):
+    """`say` gets a line a file; `progress` is opened with the number of bytes to download."""
+
+    say: Callable[[str], None]
+    progress: Callable[[int], AbstractContextManager[Advance]]
+
+
 def fetch(
     cls: type[Benchmark],
     subsets: Sequence[str],
     folder: Path,
     hub: Hub,
     revision: str | None,
-    say: Callable[[str], None],
-    progress: Callable[[int], AbstractContextManager[Advance]],
+    display: Display,
     disk: Disk = DISK,
 ) -> None:
     """Get the files of some subsets into a tasks folder.
 
-    Without a `revision` it is the commit that the folder has files of, or else the data set's main branch. `say` gets a
-    line a file; `progress` is opened with the number of bytes to download. Raise `BadInput` before any download if the
-    data set does not have a file, or if one differs that no `fetch` made.
+    Without a `revision` it is the commit that the folder has files of, or else the data set's main branch. Raise
+    `BadInput` before any download if the data set does not have a file, or if one differs that no `fetch` made.
     """
     with _locked(folder, disk):
         record = fetched.load(folder)
@@ -74,13 +80,13 @@ def fetch(
         _check_disk(folder, missing)
         for file, found in equal.items():
             record.add(folder, file.name, _source(snapshot, found), disk)
-            say(f"{file.path}: already there")
-        with progress(sum(file.remote.size for file in missing)) as advance:
+            display.say(f"{file.path}: already there")
+        with display.progress(sum(file.remote.size for file in missing)) as advance:
             for file in missing:
                 found = _download(hub, snapshot, file, advance, disk)
                 record.add(folder, file.name, _source(snapshot, found), disk)
-                say(f"{file.path}: {decimal(file.remote.size)}")
-        say(f"data set {snapshot.repository}, commit {snapshot.commit}")
+                display.say(f"{file.path}: {decimal(file.remote.size)}")
+        display.say(f"data set {snapshot.repository}, commit {snapshot.commit}")
 
 
 @contextmanager

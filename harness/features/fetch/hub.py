@@ -35,7 +35,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponent
 from harness import __version__
 from harness.endpoint.address import Address, check
 from harness.endpoint.client import LARGEST_REPLY
-from harness.errors import BadInput, EndpointStopped, shown
+from harness.errors import BadInput, EndpointStopped, in_brief
 
 TRIES = 6
 """Of a request, and of a download in a row without a byte; the waits between them add up to half a minute."""
@@ -328,7 +328,7 @@ class Hub:
         try:
             yield
         except RevisionNotFoundError:
-            raise BadInput(f"the data set {repository} has no revision {shown(revision)} at {self.shown}") from None
+            raise BadInput(f"the data set {repository} has no revision {in_brief(revision)} at {self.shown}") from None
         except HfHubHTTPError as error:
             raise EndpointStopped(self._refusal(error, repository)) from None
         except OfflineModeIsEnabled:
@@ -354,7 +354,7 @@ class Hub:
             token = "refuses this HF_TOKEN" if "Authorization" in self._headers else "wants a token (HF_TOKEN)"
             return f"no data set {repository} at {self.shown}, or it {token} ({status})"
         later = error.response.headers.get("retry-after") or error.response.headers.get("ratelimit")
-        when = f" (it names the time of the next request as {shown(later)})" if later else ""
+        when = f" (it names the time of the next request as {in_brief(later)})" if later else ""
         return f"{self.shown} answered {status} for the data set {repository}{when}"
 
 

@@ -14,13 +14,13 @@ from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import imported
 from harness.config import options
-from harness.errors import BadInput, MachineError, shown
+from harness.errors import BadInput, MachineError, in_brief
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
-from harness.features.leaderboard.reports import Scored, read
+from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.report import xlsx
-from harness.report.grid import Grid, Number, Place
+from harness.report.grid import Grid, Number, Standing
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
@@ -30,7 +30,7 @@ FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
 """Columns of a terminal that a run's name gets, however narrow it is."""
 GAP = 2
-STYLES = {None: "", Place.BEST: "bold", Place.SECOND: "underline"}
+STYLES = {None: "", Standing.BEST: "bold", Standing.SECOND: "underline"}
 
 EXAMPLES = (
     "harness stats",
@@ -71,6 +71,7 @@ def execute(args: argparse.Namespace) -> int:
     reports, code = selection.each(_of(paths, args), read, str)
     left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
     reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
+    reports = reports if args.runs else without_merged(reports)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
         raise BadInput(left.nothing_else(args.results_dir, args.runs))
@@ -95,7 +96,7 @@ def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
     there |= {one.name for one in imported(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
-        raise BadInput(f"no report of {', '.join(map(shown, missing))} under {args.results_dir}{known}")
+        raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")
     return [path for path in paths if path.parent.name in args.runs]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from harness.cost import Cost, each, plain, shown, together
+from harness.cost import Cost, each, money_text, plain, together
 from harness.features.leaderboard.footnotes import bounded
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import MEAN, MetricTable, Row
@@ -96,8 +96,8 @@ def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
         return (score, *(None for _ in COLUMNS))
     into, out = (sum([cost.tokens[place] for _, cost in of.reports]) for place in (0, 1))
     texts = (
-        shown(of.money),
-        shown(of.each),
+        money_text(of.money),
+        money_text(of.each),
         *(_per_user(total, of.users) for total in (into, out)),
         _share(of.total("cached_tokens"), into),
         _share(of.total("reasoning_tokens"), out),

@@ -9,7 +9,7 @@ from os import fsencode
 from pathlib import Path
 
 from harness.analysis.imported import Imported, imported
-from harness.errors import shown
+from harness.errors import in_brief
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups, without_skill
 from harness.store.files import runs
@@ -237,7 +237,7 @@ class LeftOut:
             return f"no user is scored in {_by_run(self.nobody)} under {results}{also}"
         if not number and self.unscored:
             return f"no reports under {results}. {' '.join(self._unscored()[:MOST])}"
-        of = f" of {bounded(map(shown, dict.fromkeys(names)))}" if names else ""
+        of = f" of {bounded(map(in_brief, dict.fromkeys(names)))}" if names else ""
         return f"no reports{of} under {results}{f', but {unfinished}' if unfinished else ': run something first'}"
 
 

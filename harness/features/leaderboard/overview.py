@@ -11,16 +11,16 @@ from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
-from harness.benchmarks.overview import CHANCE
+from harness.benchmarks.overview import CHANCE, ends
 from harness.commands import report
 from harness.config import options
 from harness.errors import BadInput
-from harness.features.leaderboard import charts, formats, tables
+from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
-from harness.features.leaderboard.reports import Scored, checked
-from harness.features.leaderboard.tables import Figure, MetricTable, Row
+from harness.features.leaderboard.reports import Scored, checked, without_merged
+from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
-from harness.model import Block, Heading, Paragraph, Table
+from harness.model import Block, Chart, Heading, Paragraph, Series, Table
 from harness.report.grid import Grid
 from harness.store.files import RunFiles
 from harness.store.outputs import Outputs
@@ -68,6 +68,8 @@ def write(runs: Sequence[Reported], there: Collection[Path], results: Path, plac
 
     left = left_out([], there, results, ())
     runs = [run for run in runs if (run.scored.run, run.scored.subset) not in left.outdated]
+    kept = without_merged([run.scored for run in runs])
+    runs = [run for run in runs if run.scored in kept]
     if not runs:
         raise BadInput(left.nothing_else(results, ()))
     blocks: list[Block] = list(map(Paragraph, left.sentences()))
@@ -112,8 +114,8 @@ def _blocks(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Iter
     for table in of_metrics:
         if len(table.columns) > 1:
             yield _by_subset(table)
-        yield charts.subsets(table)
-        yield from charts.rankings(table)
+        yield _of_subsets(table)
+        yield from rankings(table)
         if table.spreads:
             yield _block(formats.prompts(table))
 
@@ -200,3 +202,41 @@ def _block(grid: Grid) -> Table:
         for name, numbers in group
     )
     return Table((grid.title, *grid.columns), tuple(rows))
+
+
+def _of_subsets(table: MetricTable) -> Chart:
+    """Return a row per run and a dot per subset; a run of which not all users are scored has a star."""
+    starred = [any(of and not of.complete for of in row.figures.values()) for row in table.rows]
+    rows = [f"{row.name} *" if star else row.name for row, star in zip(table.rows, starred, strict=True)]
+    there = [name for name in table.layout.subsets if any(row.figures[name] for row in table.rows)]
+    explained = "; *: not all users of the tasks file are scored" if any(starred) else ""
+    made = [_series(name, [row.figures[name] for row in table.rows]) for name in there]
+    return _chart(table, f"{table.metric.name}, with 95 % intervals{explained}", rows, made)
+
+
+def rankings(table: MetricTable) -> Iterator[Chart]:
+    """Yield a picture of the runs' own means for each set of runs that are ranked together, the best run first."""
+    for subsets, group in own_groups(table.rows):
+        ranked = [(table.rows[number], figure) for number, figure in group.items() if figure.rank]
+        ranked.sort(key=lambda one: one[1].ranked or 0.0, reverse=not table.metric.lower_is_better)
+        if ranked:
+            yield _ranking(table, table.mean_name(subsets), ranked)
+
+
+def _ranking(table: MetricTable, mean: str, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
+    """Return a row per run, in the colour of those that are not separable from the best or of the others."""
+    first = [figure if figure.rank and figure.rank[0] == 1 else None for _, figure in ranked]
+    others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
+    title = f"{table.metric.name}, {mean}: runs with their ranks, and 95 % intervals"
+    series = _series("not separable from the best", first), _series("worse than the best", others)
+    return _chart(table, title, [f"{row.name} ({row.rank_text})" for row, _ in ranked], series)
+
+
+def _series(name: str, figures: Sequence[Figure | None]) -> Series:
+    values = tuple(figure.shown.value if figure else None for figure in figures)
+    return Series(name, values, *ends([figure.shown.interval if figure else None for figure in figures]))
+
+
+def _chart(table: MetricTable, title: str, rows: Sequence[str], series: Sequence[Series]) -> Chart:
+    metric = table.metric
+    return Chart("intervals", title, tuple(rows), metric.shown_unit, "", tuple(series), metric.unit is None)

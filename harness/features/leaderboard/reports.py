@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from os import fsencode
@@ -21,6 +21,7 @@ from harness.cost import Cost
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.printable import short_hash
+from harness.store.manifest import whole_of
 
 KNOWN = ("own", "authors")
 """Prompts whose name says which they are; any other is the name of a file of the user's."""
@@ -32,7 +33,7 @@ LONGEST = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class MetricValue:
     """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one."""
 
     value: float
@@ -108,7 +109,7 @@ class Scored:
     invalid: int
     complete: bool
     usage: Mapping[str, int]
-    values: Mapping[str, Value | None]
+    values: Mapping[str, MetricValue | None]
     following: Mapping[str, float | None]
     chance: Mapping[str, float]
     limit: int | None = None
@@ -166,6 +167,12 @@ def read(path: Path) -> Scored:
     return checked(loaded(path), path)
 
 
+def without_merged(found: Sequence[Scored]) -> list[Scored]:
+    """Return reports without those of parts of a whole run that is among them: it has their users."""
+    there = {(of.run, of.subset) for of in found}
+    return [of for of in found if (whole_of(of.run, of.part), of.subset) not in there]
+
+
 def checked(report: Report, path: Path) -> Scored:
     """Return a report for tables. Raise `BadInput` if it has no run that can be used."""
     try:
@@ -206,7 +213,8 @@ def checked(report: Report, path: Path) -> Scored:
         following={name: of.following(metric) for name, metric in _declared(report).items()},
         chance=report.chance,
         values={
-            name: None if of.value is None else Value(of.value, of.ci95, of.users) for name, of in report.values.items()
+            name: None if of.value is None else MetricValue(of.value, of.ci95, of.users)
+            for name, of in report.values.items()
         },
     )
 

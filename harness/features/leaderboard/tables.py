@@ -15,9 +15,9 @@ from statistics import fmean, stdev
 from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.features.leaderboard.ranking import Rank
-from harness.features.leaderboard.reports import Declared, Scored, Value, declared_of
+from harness.features.leaderboard.reports import Declared, MetricValue, Scored, declared_of
 from harness.model import Published
-from harness.report.grid import Place
+from harness.report.grid import Standing
 
 AVERAGE = "Avg."
 MEAN = "mean of the subsets"
@@ -89,12 +89,12 @@ class Figure:
     `skilled` has no place.
     """
 
-    value: Value
+    value: MetricValue
     complete: bool
     alike: tuple[str, ...] | None
     report: Scored | None = None
-    place: Place | None = None
-    by: Value | None = None
+    place: Standing | None = None
+    by: MetricValue | None = None
     following: float | None = 1.0
     is_rankable: bool = True
     skilled: bool = True
@@ -111,7 +111,7 @@ class Figure:
         return self.following is not None and self.following >= ENOUGH
 
     @property
-    def shown(self) -> Value:
+    def shown(self) -> MetricValue:
         """Return the value that tables show: the one that ranks, where there is one."""
         return self.by or self.value
 
@@ -235,7 +235,7 @@ class MetricTable:
         given, shown = (self.metric.text(of.value) for of in (figure.value, figure.shown))
         return given if given != shown else ""
 
-    def followed(self, row: Row) -> Iterator[tuple[Scored, Value, float | None]]:
+    def followed(self, row: Row) -> Iterator[tuple[Scored, MetricValue, float | None]]:
         """Yield the reports of a run with the value that ranks, and the share of the answers that it is over."""
         for figure in row.figures.values():
             if figure and figure.report and figure.by:
@@ -294,7 +294,7 @@ def _table(layout: Layout, metric: Metric, reports: Sequence[Scored]) -> MetricT
     last = there[0] if len(there) == 1 else layout.columns[-1]
     source = layout.published if layout.published and metric.name in layout.published.figures else None
     for model, values in source.figures[metric.name].items() if source else ():
-        figures = {column: Figure(Value(value), True, None) for column, value in values.items()}
+        figures = {column: Figure(MetricValue(value), True, None) for column, value in values.items()}
         rows.append(Row(model, {**figures, **{column: None for column in layout.columns if column not in figures}}))
     return MetricTable(layout, metric, metric.name, _placed(rows, layout.columns, metric), last, source)
 
@@ -344,10 +344,10 @@ def _average(there: Sequence[Figure]) -> Figure | None:
     shares = [figure.following for figure in there if figure.following is not None]
     by = _mean([figure.by.value if figure.by else None for figure in there])
     return Figure(
-        Value(sum(figure.value.value for figure in there) / len(there)),
+        MetricValue(sum(figure.value.value for figure in there) / len(there)),
         all(figure.complete for figure in there),
         tuple(chain(*alike)) if len(alike) == len(there) else None,
-        by=None if by is None else Value(by),
+        by=None if by is None else MetricValue(by),
         following=min(shares) if len(shares) == len(there) else None,
         is_rankable=all(figure.is_rankable for figure in there),
         skilled=all(figure.skilled for figure in there),
@@ -364,14 +364,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
     """Return the rows with the best and second best of each column marked, by the values that rank as they are shown:
     what looks equal is equal. Runs without skill have no mark."""
-    places: dict[tuple[int, str], Place] = {}
+    places: dict[tuple[int, str], Standing] = {}
     for column, group in groups(rows, columns):
         shown = {
             number: metric.shown(figure.ranked)
             for number, figure in group.items()
             if figure.ranked is not None and figure.skilled
         }
-        best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Place, strict=False))
+        best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Standing, strict=False))
         places |= {(number, column): best[value] for number, value in shown.items() if value in best}
     return tuple(
         replace(

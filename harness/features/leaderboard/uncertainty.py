@@ -15,23 +15,25 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import orjson
 
 from harness.analysis import sides as runs
 from harness.analysis.saved_runs import SavedRun
 from harness.analysis.sides import Side, Subset
 from harness.benchmark import Metric
 from harness.benchmarks import registry
+from harness.benchmarks.registry import KEPT
 from harness.benchmarks.scorer import ROWS_LIMIT, having
 from harness.errors import BadInput, HarnessError
-from harness.features.leaderboard import prompts
 from harness.features.leaderboard.footnotes import bounded
 from harness.features.leaderboard.ranking import Rank, Stratum, ranks, stratum
-from harness.features.leaderboard.reports import Scored, Value
+from harness.features.leaderboard.reports import MetricValue, Scored
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread, groups, own_groups
+from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments, parts
 from harness.store.files import RunFiles
-from harness.store.manifest import load
+from harness.store.manifest import Manifest, load
 from harness.ui.streams import tell
 
 SEED = 20_250
@@ -42,7 +44,7 @@ MANY = 50_000
 def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[MetricTable], list[str]]:
     """Return tables with what the records of their runs, below a results folder, say of the uncertainty; and sentences
     on the runs whose records say nothing."""
-    alike = [prompts.groups(table, results) if _is_main(table) else [] for table in found]
+    alike = [_alike_but_for_prompts(table, results) if _is_main(table) else [] for table in found]
     needed = [*chain.from_iterable(map(_rows_needed, found)), *chain(*chain(*alike))]
     records = _records((report for row in needed for report in row.reports), results)
     tables = []
@@ -238,14 +240,16 @@ def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], reco
 
 def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
     values = tuple(figure.shown.value for row in rows if (figure := row.figures[table.last]))
-    return Spread(tuple(row.name for row in rows), values, _shown(table, Value(fmean(values)), rows, records))
+    return Spread(tuple(row.name for row in rows), values, _shown(table, MetricValue(fmean(values)), rows, records))
 
 
-def _shown(table: MetricTable, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+def _shown(table: MetricTable, mean: MetricValue, rows: Sequence[Row], records: _Records) -> Interval | None:
     return _interval(table, table.metric.ranked_by or table.metric.name, mean, rows, records)
 
 
-def _interval(table: MetricTable, metric: str, mean: Value, rows: Sequence[Row], records: _Records) -> Interval | None:
+def _interval(
+    table: MetricTable, metric: str, mean: MetricValue, rows: Sequence[Row], records: _Records
+) -> Interval | None:
     """Return the 95 % interval of the mean of a metric over some runs of the same subsets, on the users that all
     have."""
     subsets, names = rows[0].over, [row.name for row in rows]
@@ -253,3 +257,38 @@ def _interval(table: MetricTable, metric: str, mean: Value, rows: Sequence[Row],
         return None
     strata = [moments(records.mean(names, subset, metric)) for subset in subsets]
     return interval(mean.value, strata, table.metric.bounds)
+
+
+def _alike_but_for_prompts(table: MetricTable, results: Path) -> list[list[Row]]:
+    """Return the runs of a table that differ only in the prompt, two or more of them together."""
+    found: dict[bytes, list[Row]] = {}
+    for row in table.rows:
+        figure = row.figures[table.last]
+        if figure is not None and figure.complete and (key := _conditions(row.reports, results)):
+            found.setdefault(key, []).append(row)
+    return [rows for rows in found.values() if len({_prompt(row) for row in rows}) > 1]
+
+
+def _prompt(row: Row) -> tuple[object, ...]:
+    return tuple((report.prompt, report.prompt_version, report.files) for report in row.reports)
+
+
+def _conditions(reports: Sequence[Scored], results: Path) -> bytes:
+    """Return what runs have in common that differ only in the prompt; empty if one has no manifest."""
+    try:
+        found = [load(RunFiles(results / report.run, report.subset).manifest) for report in reports]
+    except HarnessError:
+        return b""
+    return b"" if None in found else orjson.dumps([*map(_but_prompt, filter(None, found))], option=orjson.OPT_SORT_KEYS)
+
+
+def _but_prompt(manifest: Manifest) -> JSON:
+    """Return identity, tasks and selection of a run without its prompt or agent, whose files are named after their
+    setting."""
+    of, files = manifest.identity, manifest.identity["files"]
+    code = {name: digest for name, digest in files.items() if name.startswith(KEPT)}
+    named = {name for name in of["settings"] if any(file.startswith(f"{name}_") for file in files.keys() - code)}
+    settings = {name: value for name, value in of["settings"].items() if name not in named}
+    others = {name: value for name, value in of.items() if name != "prompt_version"}
+    tasks = {name: value for name, value in manifest.tasks.items() if name != "path"}
+    return {**others, "files": code, "settings": settings, "tasks": tasks, "selection": manifest.selection}

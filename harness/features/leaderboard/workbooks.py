@@ -15,7 +15,7 @@ from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import MetricTable, Row
 from harness.model import Money
 from harness.printable import short_hash
-from harness.report.grid import Place
+from harness.report.grid import Standing
 from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
 SUMMARY = "summary"
@@ -104,8 +104,8 @@ def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
         metric.shown(figure.shown.value),
         not figure.complete,
         number=decimals(metric.decimals),
-        bold=figure.place is Place.BEST,
-        underlined=figure.place is Place.SECOND,
+        bold=figure.place is Standing.BEST,
+        underlined=figure.place is Standing.SECOND,
         faint=row.is_published,
     )
 

@@ -38,7 +38,7 @@ def _is_wanted(run: Reported) -> bool:
 
 def _attempt(run: Reported) -> bool:
     name = f"{run.files.folder.name}, {run.files.subset}"
-    return pages.attempt(partial(pages.write_page, run, pages.Wish()), name)
+    return pages.attempt(partial(pages.write_page, run, pages.PageOptions()), name)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -57,7 +57,7 @@ def _write(files: RunFiles, args: argparse.Namespace) -> None:
         raise BadInput(of.remedy)
     outputs = options.outputs(args)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
-    wish = pages.Wish(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
+    chosen = pages.PageOptions(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
         try:
             benchmark, index = _opened(files, manifest, args)
@@ -66,10 +66,10 @@ def _write(files: RunFiles, args: argparse.Namespace) -> None:
         except HarnessError as error:
             tell(f"{label(files)}: without its tasks ({error})")
             source = Reported(files, report, seed)
-        made = [pages.write_page(source, wish, args.out, outputs)]
+        made = [pages.write_page(source, chosen, args.out, outputs)]
         if args.users == ALL:
             every = args.out and args.out.with_name(files.all_users.name)
-            made.append(pages.write_all(source, wish, every, outputs))
+            made.append(pages.write_all(source, chosen, every, outputs))
     for path in made:
         show(path)
 

@@ -55,7 +55,7 @@ REPLIES_READ = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PageOptions:
     """What a page shows: how many users, whether posts, and whether replies even if finding them takes long."""
 
     users: int = SAMPLE
@@ -77,14 +77,14 @@ def attempt(write: Callable[[], object], label: str) -> bool:
     return True
 
 
-def write_page(source: Reported, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
+def write_page(source: Reported, chosen: PageOptions, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write the page of a report, with as many users as fit; return its path."""
     from harness.report import html  # jinja2, which is slow to import
 
-    made, cards, reader = _opened(source, wish)
-    drawn = reader.drawn(source.seed, wish.users)
+    made, cards, reader = _opened(source, chosen)
+    drawn = reader.drawn(source.seed, chosen.users)
     examples = reader.first(_invalid(source.report))
-    reader.find_replies({reader.start_of_response(data) for data in (*drawn, *examples.values())}, wish.patient)
+    reader.find_replies({reader.start_of_response(data) for data in (*drawn, *examples.values())}, chosen.patient)
     records = [Record(str(data["user_id"]), data) for data in drawn]
     together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
     blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
@@ -94,17 +94,17 @@ def write_page(source: Reported, wish: Wish, path: Path | None = None, outputs: 
         if (needed := html.card_size(card)) <= room:
             shown.append(card)
             room -= needed
-    note = _note(source, cards, reader, wish, len(drawn))
+    note = _note(source, cards, reader, chosen, len(drawn))
     browser = html.Browser(source.report.user, cards.columns, shown, note)
     pieces = html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None)
     return _written(pieces, path, source.files.report("html"), outputs)
 
 
-def write_all(source: Reported, wish: Wish, path: Path | None = None, outputs: Outputs = OWN) -> Path:
+def write_all(source: Reported, chosen: PageOptions, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write a page of every user, of any size; the browser decodes each once it is picked."""
     from harness.report import html
 
-    made, cards, reader = _opened(source, wish)
+    made, cards, reader = _opened(source, chosen)
     reader.find_replies(None, patient=True)
 
     def note(shown: int) -> str:
@@ -127,10 +127,10 @@ def _written(pieces: Iterable[str], path: Path | None, own: Path, outputs: Outpu
     return path or own
 
 
-def _opened(source: Reported, wish: Wish) -> tuple[Page, ReportCards, _Reader]:
+def _opened(source: Reported, chosen: PageOptions) -> tuple[Page, ReportCards, _Reader]:
     try:
         made = overview.page(source.report)
-        cards = ReportCards.of(source.report, source.benchmark, posts=wish.posts)
+        cards = ReportCards.of(source.report, source.benchmark, posts=chosen.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:
         raise BadInput(f"{source.files.report('json')} is {NOT_A_REPORT}") from None
@@ -142,9 +142,11 @@ def _invalid(report: Report) -> list[str]:
     return list(report.diagnostics.invalid)[:KINDS]
 
 
-def _note(source: Reported, cards: ReportCards, reader: _Reader, wish: Wish, drawn: int) -> Callable[[int], str]:
+def _note(
+    source: Reported, cards: ReportCards, reader: _Reader, chosen: PageOptions, drawn: int
+) -> Callable[[int], str]:
     """Return a function from the number of users on the page to a note on who they are."""
-    (users, what), lines = _scored(source.report), min(len(reader), wish.users)
+    (users, what), lines = _scored(source.report), min(len(reader), chosen.users)
 
     def note(shown: int) -> str:
         of = f"A sample of {shown} of the {users} {what}, drawn with seed {source.seed}"

@@ -7,7 +7,7 @@ import operator
 import re
 
 from harness.config import options
-from harness.errors import shown
+from harness.errors import in_brief
 from harness.feature import Command, Feature
 from harness.store.manifest import PART
 
@@ -15,7 +15,7 @@ from harness.store.manifest import PART
 def _part(text: str) -> str:
     """Parse which part of how many, such as 2/4."""
     if not re.match(PART, text) or operator.gt(*map(int, text.split("/"))):
-        raise argparse.ArgumentTypeError(f"expected a part of so many, such as 2/4, got {shown(text)}")
+        raise argparse.ArgumentTypeError(f"expected a part of so many, such as 2/4, got {in_brief(text)}")
     return text
 
 

@@ -51,7 +51,7 @@ from harness.store.manifest import (
     differences,
     load,
     part_of,
-    shown,
+    value_text,
 )
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import TaskIndex
@@ -105,7 +105,9 @@ def _fitting(parts: Sequence[Part]) -> list[Part]:
             raise BadInput(f"{part.label}: a whole run, and not a part of one (`run --part`)")
         if found := differences(_common(first.manifest), _common(part.manifest)):
             name, (a, b) = next(iter(found.items()))
-            raise BadInput(f"{part.label}: not of one run with {first.label}: {name} is {shown(b)}, not {shown(a)}")
+            raise BadInput(
+                f"{part.label}: not of one run with {first.label}: {name} is {value_text(b)}, not {value_text(a)}"
+            )
     ordered = sorted(parts, key=lambda part: part.number)
     for one, other in pairwise(ordered):
         if one.number == other.number:
@@ -129,7 +131,7 @@ def notes(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts[1:]:
         for name, (a, b) in differences(first, part.manifest.provenance).items():
             if name not in NOT_REPORTED:
-                yield f"{part.label}: note: {name} is {shown(b)}, and {shown(a)} in the first part"
+                yield f"{part.label}: note: {name} is {value_text(b)}, and {value_text(a)} in the first part"
 
 
 @contextmanager
@@ -216,7 +218,9 @@ def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray
             if (position := index.current(data)) is None:
                 continue  # superseded: the task had another content then
             if other := int(owners[position]):
-                raise BadInput(f"{path}: user {shown(data.get('user_id'))} overlaps: part {other} has a record, too")
+                raise BadInput(
+                    f"{path}: user {value_text(data.get('user_id'))} overlaps: part {other} has a record, too"
+                )
             owners[position] = part.number
             file.write(line.text + b"\n")
         if part.manifest.results_sha256 not in (None, whole.hexdigest()):

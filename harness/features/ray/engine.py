@@ -93,9 +93,9 @@ async def _lanes(
     clients, lanes = Clients(), []
     for place, one in enumerate(openings):
         limiter, findings, question = Limiter(one.account.slots), Findings(one.runs, time.monotonic), None
-        if addresses := one.route.addresses:
+        if one.route.addresses:
             listener = Listener(findings.learned, findings.replica, limiter.pause)
-            asking, _ = await open_transport(one.route, addresses, clients, listener, held)
+            asking, _ = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
             question = Question(asking, one.plan.sampling.question())
         where = partial(_endpoint_of, one.plan)
         lanes.append(lane_of(one, findings, limiter, transport, where, players(place), question))

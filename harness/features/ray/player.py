@@ -18,15 +18,15 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
+from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
-from harness.endpoint.address import Address
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.request_body import Sampling
 from harness.engine.accounts import admit_sockets
 from harness.engine.answers import judgement
 from harness.engine.play import play_user
 from harness.engine.replay import Asked, Conversation
-from harness.engine.transports import Clients, Listener, Route, embedded, open_transport
+from harness.engine.transports import Clients, Listener, Route, open_transport
 from harness.errors import HarnessError, InvalidReply
 from harness.features.ray import messages as m
 from harness.features.ray.shipping import Shipped, unpacked
@@ -35,7 +35,7 @@ from harness.model import Completion, Where
 START_SECONDS, LEASE_SECONDS = 60.0, 10.0
 """How long the driver waits for workers to start, and how long one lives after its last turn."""
 Connect = Callable[
-    [Route, tuple[Address, ...], Clients, Listener, AsyncExitStack], Awaitable[tuple[Adapted, Callable[[str], str]]]
+    [Route, type[Benchmark], Clients, Listener, AsyncExitStack], Awaitable[tuple[Adapted, Callable[[str], str]]]
 ]
 """As `open_transport`."""
 
@@ -119,12 +119,10 @@ class Player:
         self._transports = loop.run_until_complete(self._opened([part.route for part in parts]))
 
     async def _opened(self, routes: Sequence[Route]) -> list[Adapted]:
-        classes = [type(benchmark) for benchmark in self._benchmarks]
-        served = [cls for cls, route in zip(classes, routes, strict=True) if not route.addresses]
-        endpoints, clients, made = await embedded(served, self._held), Clients(), []
+        clients, made = Clients(), []
         for lane, route in enumerate(routes):
-            addresses = route.addresses or endpoints[classes[lane]]
-            transport, _ = await self._connect(route, addresses, clients, self._listener(lane), self._held)
+            cls = type(self._benchmarks[lane])
+            transport, _ = await self._connect(route, cls, clients, self._listener(lane), self._held)
             made.append(transport)
         return made
 

@@ -18,7 +18,7 @@ from harness.errors import BadInput
 from harness.features.reuse.saved_replies import SavedReplies
 from harness.model import JSON, Completion
 from harness.store.manifest import Identity, Manifest, differences, load
-from harness.store.run import RunFiles, shown
+from harness.store.run import RunFiles, value_text
 
 
 class Reuse(Extension):
@@ -68,7 +68,7 @@ def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
             f"{about}: only at temperature 0 is one reply as good as another, and this run's is {temperature}"
         )
     for name, (theirs, ours) in differences(_requested(earlier.identity), _requested(asked)).items():
-        raise BadInput(f"{about}: {name} is {shown(theirs)} there, and {shown(ours)} in this run")
+        raise BadInput(f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run")
     used = {*earlier.provenance.get("quirks_used", ())}
     if spoiled := used & {"no_temperature", *unwanted(plan)}:
         raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.config import options
-from harness.errors import BadInput, shown
+from harness.errors import BadInput, in_brief
 from harness.features.show import users
-from harness.features.show.users import Wish
+from harness.features.show.users import ShowOptions
 from harness.model import Block, Quote, Verbatim
 from harness.report.text import rendered
 from harness.ui.console import console
@@ -50,14 +50,14 @@ def execute(args: argparse.Namespace) -> int:
         raise selection.nothing_found(named)
     printed, code = selection.each(found, lambda run: _print(run, args), lambda run: run.label)
     if args.user and printed and not any(printed):
-        raise BadInput(f"{args.run} has no user {shown(args.user)}: `harness show {args.run}` lists the first ones")
+        raise BadInput(f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the first ones")
     return max(skipped, code)
 
 
 def _print(run: SavedRun, args: argparse.Namespace) -> bool:
     """Print a user of a run, or its first users; return whether there was anything to print."""
-    wish = Wish(args.full, args.with_posts, args.tasks_dir, args.results_dir)
-    blocks = users.of_user(run, wish, args.user) if args.user else users.first(run, wish, args.limit)
+    chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
+    blocks = users.of_user(run, chosen, args.user) if args.user else users.first(run, chosen, args.limit)
     if blocks:
         show(rendered(list(_with_lines(blocks, args.full)), max(console().width, NARROWEST)))
     return bool(blocks)

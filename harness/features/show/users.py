@@ -36,7 +36,7 @@ REQUESTS, BLOCKS = 10, 100
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ShowOptions:
     """What is shown: all requests and blocks or the first ones, and whether private texts; and where tasks are."""
 
     every: bool
@@ -49,10 +49,10 @@ class Users:
     """The users of a run; `opened` is None without its tasks. `private` is what their own texts are called if these are
     left out, else empty."""
 
-    def __init__(self, run: SavedRun, wish: Wish, opened: tuple[Benchmark, TaskIndex] | None) -> None:
-        self._run, self._wish, self._opened = run, wish, opened
+    def __init__(self, run: SavedRun, chosen: ShowOptions, opened: tuple[Benchmark, TaskIndex] | None) -> None:
+        self._run, self._chosen, self._opened = run, chosen, opened
         self._report = _report(run)
-        self._cards = ReportCards.of(self._report, opened and opened[0], posts=wish.private)
+        self._cards = ReportCards.of(self._report, opened and opened[0], posts=chosen.private)
         self.private = self._cards.left_out
 
     def listed(self, most: int) -> Iterator[Block]:
@@ -92,7 +92,7 @@ class Users:
         return f"{data['user_id']}{repeat}"
 
     def _first(self, groups: Sequence[Sequence[Block]], most: int, what: str) -> Iterator[Block]:
-        shown = groups if self._wish.every else groups[:most]
+        shown = groups if self._chosen.every else groups[:most]
         yield from (block for group in shown for block in group)
         if len(shown) < len(groups):
             yield Paragraph(f"{len(groups) - len(shown)} more {what}: --full shows them.")
@@ -112,15 +112,15 @@ class Users:
         return parse(benchmark, index.read(position), index.where(position), self._run.files.subset)
 
 
-def of_user(run: SavedRun, wish: Wish, key: str) -> list[Block]:
+def of_user(run: SavedRun, chosen: ShowOptions, key: str) -> list[Block]:
     """Return the blocks of a user of a run, none for an unknown one. Without tasks, or trust in the run's code, there
     are fewer, and stderr says why. Raise `BadInput` if the run has no report yet."""
     records, failures = (list(_lines_of(path, key)) for path in (run.files.results, run.files.failures))
     if not records and not failures:
         return []
     with ExitStack() as held:
-        users = Users(run, wish, _tasks(run, wish, held))
-        plays = None if users.private or not records else _plays(run, wish, held)
+        users = Users(run, chosen, _tasks(run, chosen, held))
+        plays = None if users.private or not records else _plays(run, chosen, held)
         blocks = list[Block]()
         for data in records:
             with read_of(key):
@@ -128,17 +128,17 @@ def of_user(run: SavedRun, wish: Wish, key: str) -> list[Block]:
         return [*blocks, *users.failures(key, failures)]
 
 
-def first(run: SavedRun, wish: Wish, most: int) -> list[Block]:
+def first(run: SavedRun, chosen: ShowOptions, most: int) -> list[Block]:
     """Return a table of the first users of a run. Raise `BadInput` if the run has no report yet."""
     with ExitStack() as held:
-        return list(Users(run, wish, _tasks(run, wish, held)).listed(most))
+        return list(Users(run, chosen, _tasks(run, chosen, held)).listed(most))
 
 
-def _tasks(run: SavedRun, wish: Wish, held: ExitStack) -> tuple[Benchmark, TaskIndex] | None:
+def _tasks(run: SavedRun, chosen: ShowOptions, held: ExitStack) -> tuple[Benchmark, TaskIndex] | None:
     try:
-        benchmark = run.as_it_was(wish.tasks, play=False)
-        path = run.tasks(wish.tasks)
-        index = index_file(benchmark, run.files.subset, path, wish.results, run.manifest.repeats)
+        benchmark = run.as_it_was(chosen.tasks, play=False)
+        path = run.tasks(chosen.tasks)
+        index = index_file(benchmark, run.files.subset, path, chosen.results, run.manifest.repeats)
     except HarnessError as error:
         tell(f"{run.label}: without its tasks ({error})")
         return None
@@ -146,9 +146,9 @@ def _tasks(run: SavedRun, wish: Wish, held: ExitStack) -> tuple[Benchmark, TaskI
     return benchmark, index
 
 
-def _plays(run: SavedRun, wish: Wish, held: ExitStack) -> Plays | None:
+def _plays(run: SavedRun, chosen: ShowOptions, held: ExitStack) -> Plays | None:
     try:
-        return held.enter_context(plays.opened(run, wish.tasks, wish.results))
+        return held.enter_context(plays.opened(run, chosen.tasks, chosen.results))
     except HarnessError as error:
         tell(f"{run.label}: without prompts ({error})")
         return None

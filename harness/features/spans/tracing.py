@@ -147,7 +147,7 @@ class Tracer:
 
     def player(self, name: str, found: Found | None, runs: Sequence[Run], play: Play) -> Play:
         """Return a player of a plan's users that makes their spans; the spans of its runs begin, or go on after an
-        estimate. `name` is the plan's, `found` its endpoint, None for the embedded one."""
+        estimate. `name` is the plan's, `found` its endpoint, None for baselines."""
         for run in runs:
             if run not in self._runs:
                 self._runs[run] = self._run(name, found, run)

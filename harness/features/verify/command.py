@@ -34,8 +34,8 @@ def execute(args: argparse.Namespace) -> int:
     theirs, unnamed = selection.find_imported(args)
     if not found and not theirs:
         raise selection.nothing_found(args)
-    wish = proving.Wish(args.results_dir, args.tasks_dir, args.without_tasks)
-    made, failed = selection.each(found, lambda run: _prove_free(run, wish), lambda run: run.label)
+    chosen = proving.VerifyOptions(args.results_dir, args.tasks_dir, args.without_tasks)
+    made, failed = selection.each(found, lambda run: _prove_free(run, chosen), lambda run: run.label)
     others, unread = selection.each(theirs, proving.imported, lambda of: of.label)
     proofs = [*(proof for proof in made if proof is not None), *others]
     if args.json:
@@ -46,10 +46,10 @@ def execute(args: argparse.Namespace) -> int:
     return max(skipped, unnamed, failed, unread, unchecked, *(int(bool(proof["findings"])) for proof in proofs))
 
 
-def _prove_free(run: SavedRun, wish: proving.Wish) -> JSON | None:
+def _prove_free(run: SavedRun, chosen: proving.VerifyOptions) -> JSON | None:
     """Check a run; pass over one in use with a line, and return None."""
     try:
-        return proving.prove(run, wish)
+        return proving.prove(run, chosen)
     except InUse as error:
         streams.tell(f"{run.label}: not checked: {error}")
         return None

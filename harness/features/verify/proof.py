@@ -21,7 +21,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.analysis.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
-from harness.analysis.replayed import MISSHAPEN, Player, counted, unlike
+from harness.analysis.replayed import MISSHAPEN, Replayer, counted, unlike
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import reports
@@ -33,12 +33,12 @@ from harness.cost import Cost
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
-from harness.errors import BadInput, reading, shown
+from harness.errors import BadInput, in_brief, reading
 from harness.feature import pending
 from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED
 from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered, unanswered
 from harness.store.tasks import TaskIndex
 
@@ -49,7 +49,7 @@ class Check:
     """The checks of one run, over its files as they are; nothing is changed."""
 
     def __init__(
-        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Player | None, beat: Beat
+        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Replayer | None, beat: Beat
     ) -> None:
         selection = run.manifest.selection
         self.expected = index.selected(selection)
@@ -76,7 +76,10 @@ class Check:
         yield from self._users()
         if self._manifest.state != RUNNING:
             yield from self._counts()
-            yield from self._report()
+            if self._manifest.state == STOPPED and not self._files.report("json").exists():
+                self.notes.append("it was stopped, and has no report yet: `resume` continues it, `report` makes one")
+            else:
+                yield from self._report()
 
     def _tasks(self) -> Iterator[str]:
         manifest, index = self._manifest, self._index
@@ -139,7 +142,7 @@ class Check:
         try:
             again = orjson.loads(orjson.dumps(rescored(self._benchmark, task, data)))
             if data.get("format") != RECORD_FORMAT:
-                return f"the record of {who} is of format {shown(data.get('format'))}, not {RECORD_FORMAT}"
+                return f"the record of {who} is of format {in_brief(data.get('format'))}, not {RECORD_FORMAT}"
             if again != data:
                 return f"the metrics of {who} differ from a re-score"
             if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it

@@ -32,7 +32,7 @@ READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class VerifyOptions:
     """How runs are checked. `tasks` is a folder, None for each run's own; `without_tasks` checks the lines alone."""
 
     results: Path
@@ -40,10 +40,10 @@ class Wish:
     without_tasks: bool
 
 
-def prove(run: SavedRun, wish: Wish) -> JSON:
+def prove(run: SavedRun, chosen: VerifyOptions) -> JSON:
     """Check a run; return what was checked, with a sentence per finding."""
     try:
-        tasks = None if wish.without_tasks else run.tasks(wish.tasks)
+        tasks = None if chosen.without_tasks else run.tasks(chosen.tasks)
     except BadInput as error:
         raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
     with _locked(run) as beat:
@@ -52,7 +52,7 @@ def prove(run: SavedRun, wish: Wish) -> JSON:
             raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
         if tasks is not None:
-            made = _whole(now, tasks, wish, beat)
+            made = _whole(now, tasks, chosen, beat)
         else:
             check = checksums.LinesCheck(now, beat)
             findings = list(check.findings())
@@ -71,15 +71,15 @@ def imported(of: Imported) -> JSON:
     return {**about, "state": "scored", "records": records, "findings": findings, "notes": notes}
 
 
-def _whole(run: SavedRun, tasks: Path, wish: Wish, beat: Callable[[], None]) -> JSON:
+def _whole(run: SavedRun, tasks: Path, chosen: VerifyOptions, beat: Callable[[], None]) -> JSON:
     manifest = run.manifest
     try:
-        benchmark, unplayed = replayed.benchmark_of(run, wish.tasks)
+        benchmark, unplayed = replayed.benchmark_of(run, chosen.tasks)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
-    opened = _index(benchmark, run.files.subset, tasks, wish.results, manifest.repeats)
+    opened = _index(benchmark, run.files.subset, tasks, chosen.results, manifest.repeats)
     with closing(opened) as index, asyncio.Runner() as loop:
-        player = replayed.Player(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        player = replayed.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
     users, records = index.users(check.expected), index.users(check.done)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from harness.benchmarks.streamprofile.platforms import PLATFORMS
 from harness.benchmarks.streamprofile.prompt import (
     AUTHORS_SYSTEM,
     OWN_PROMPT,
@@ -21,7 +20,7 @@ from harness.benchmarks.streamprofile.prompt import (
     load,
     system_message,
 )
-from harness.benchmarks.streamprofile.task import Given, GivenStep
+from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.errors import BadInput
 from harness.model import Message
 

@@ -14,7 +14,6 @@ from harness.commands.parser import parsed
 from harness.config import user_files
 from harness.defaults import SAMPLE_FOLDER
 from harness.features.batches.journal import NAME, submissions
-from harness.serve.app import Options
 from harness.store.files import RunFiles
 from harness.store.log import seal
 from harness.store.manifest import load
@@ -29,7 +28,7 @@ ALLOWED = {
     "config/prices.toml": "batch",  # prices of providers
 }
 """The only lines outside of features, benchmarks and the embedded endpoint with such a word, by file."""
-OTHERS = ("features/", "benchmarks/", "serve/", "commands/serve.py", "sample/")
+OTHERS = ("features/", "benchmarks/", "sample/")
 
 DEMO = ("run", "--demo", "--platform", "weibo", "--limit", "8", "--no-html", "--name", "run")
 PROVIDERS = """
@@ -128,6 +127,8 @@ def interrupted(results: Path, url: str) -> RunFiles:
 @pytest.mark.parametrize(("word", "batched"), [((), True), (("--no-batch",), False)])
 def test_resume_goes_on_as_the_manifest_says(tmp_path: Path, word: tuple[str, ...], batched: bool) -> None:
     """By the member of `tuning` that earlier versions wrote, and without a journal."""
+    from harness.features.serve.app import Options
+
     with served(Options()) as endpoint:
         files = interrupted(tmp_path, endpoint.url)
         before = endpoint.stats()["batches"]
@@ -143,6 +144,8 @@ def test_run_with_a_batch_at_the_provider_goes_on_without_it_only_if_that_is_all
     tmp_path: Path, word: tuple[str, ...], code: int
 ) -> None:
     """The same command again, without `--batch`, would pay twice."""
+    from harness.features.serve.app import Options
+
     with served(Options()) as endpoint:
         files = interrupted(tmp_path, endpoint.url)
         intended(files, ("u1", 1, "d", 0))
@@ -159,6 +162,8 @@ def test_batches_are_refused_with_what_sends_in_another_way(tmp_path: Path, more
 
 
 def test_status_and_restart_know_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from harness.features.serve.app import Options
+
     with served(Options()) as endpoint:
         words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path), "--api-url", endpoint.url)
         assert main([*words, "--batch", "--limit", "2"]) == 0

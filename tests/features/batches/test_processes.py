@@ -18,8 +18,8 @@ import pytest
 from bench.processes import HARNESS, synthesise
 from harness.cli import main
 from harness.features.batches.journal import NAME, submissions
-from harness.serve.app import Options
-from harness.serve.faults import FaultPlan
+from harness.features.serve.app import Options
+from harness.features.serve.faults import FaultPlan
 from harness.store.manifest import load
 from harness.store.run import runs
 from tests.features.batches.dying import DIES_AFTER

@@ -17,9 +17,9 @@ from harness.endpoint.client import Client
 from harness.errors import EndpointStopped, Rejected, TransportFault
 from harness.features.batches import api as batch_api
 from harness.features.batches.api import ENDED, Batch, BatchApi
-from harness.serve import batches
-from harness.serve.app import Options
-from harness.serve.faults import STEPS, FaultPlan
+from harness.features.serve import batches
+from harness.features.serve.app import Options
+from harness.features.serve.faults import STEPS, FaultPlan
 from tests.support.embedded import session_with
 
 pytestmark = pytest.mark.anyio

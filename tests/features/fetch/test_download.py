@@ -16,7 +16,7 @@ import pytest
 
 from harness.benchmark import Benchmark
 from harness.errors import BadInput, EndpointStopped, InUse, MachineError
-from harness.features.fetch.download import LOCK, fetch
+from harness.features.fetch.download import LOCK, Display, fetch
 from harness.features.fetch.fetched import NAME, load
 from harness.features.fetch.hub import Hub, RemoteFile, Snapshot
 from harness.store.disk import DISK, Disk
@@ -84,7 +84,7 @@ class Into:
             yield advance
 
         hub = Hub(self.server.url, lambda seconds: None)
-        fetch(Places, subsets or list(Places.subsets), self.folder, hub, revision, self.lines.append, progress)
+        fetch(Places, subsets or list(Places.subsets), self.folder, hub, revision, Display(self.lines.append, progress))
 
     def found(self) -> dict[str, bytes]:
         """Return what is in the folder, without what only `fetch` itself uses."""
@@ -311,7 +311,7 @@ def test_a_disk_that_fails_at_any_operation_leaves_nothing_wrong(tmp_path: Path,
         disk, hub, folder = FaultyDisk(nth, how), Memory(), tmp_path / str(nth)
 
         def get(disk: Disk, hub: Memory = hub, folder: Path = folder) -> None:
-            fetch(Places, ["south"], folder, hub, None, lambda line: None, lambda size: nullcontext(abs), disk)
+            fetch(Places, ["south"], folder, hub, None, Display(lambda line: None, lambda size: nullcontext(abs)), disk)
 
         try:
             get(disk)

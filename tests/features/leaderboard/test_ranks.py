@@ -16,8 +16,8 @@ import pytest
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.features.leaderboard import charts
-from harness.features.leaderboard.reports import Value, read
+from harness.features.leaderboard import overview
+from harness.features.leaderboard.reports import MetricValue, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, Row, own_groups, tables
 from harness.features.leaderboard.tables import main as main_tables
 from harness.features.leaderboard.uncertainty import with_uncertainty
@@ -159,7 +159,7 @@ def test_picture_of_ranks_has_the_best_first_and_those_not_separable_in_one_colo
     """A series for each colour: a run is in one of them, with its interval."""
     reports = [read(path) for path in sorted(board.glob("*/eval_report_*.json"))]
     made = main_tables(with_uncertainty(tables(reports, with_published=False), board)[0])
-    (chart,) = charts.rankings(made[0])
+    (chart,) = overview.rankings(made[0])
     assert chart.x == ("recency (1)", "cooler (2-3)", "random (2-3)")
     first, others = (
         [value is not None and low is not None for value, low in zip(series.values, series.low, strict=True)]
@@ -197,7 +197,7 @@ def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: To
 
 def test_runs_of_other_subsets_do_not_compare() -> None:
     """Also where the files of two subsets are the same."""
-    figure = Figure(Value(0.5), True, ("prompt", "tasks"), by=Value(0.5))
+    figure = Figure(MetricValue(0.5), True, ("prompt", "tasks"), by=MetricValue(0.5))
     rows = [Row(name, {}, (), figure, subsets) for name, subsets in (("a", ("x",)), ("b", ("y",)), ("c", ("x",)))]
     assert [(subsets, list(group)) for subsets, group in own_groups(rows)] == [(("x",), [0, 2])]
 

@@ -30,10 +30,10 @@ from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.features.leaderboard.footnotes import notes
-from harness.features.leaderboard.reports import Scored, Value, declared_of, read
+from harness.features.leaderboard.reports import MetricValue, Scored, declared_of, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.features.leaderboard.workbooks import workbooks
-from harness.report.grid import Grid, Number, Place, latex, markdown
+from harness.report.grid import Grid, Number, Standing, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 
 Told = pytest.CaptureFixture[str]
@@ -125,7 +125,7 @@ def scored(
         answers=200,
         invalid=0,
         usage={},
-        values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else Value(value)),
+        values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else MetricValue(value)),
         following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
         chance={},
         **facts,
@@ -143,7 +143,7 @@ def shown(figure: Figure) -> float:
     return metric.shown(figure.shown.value)
 
 
-def places(made: MetricTable, column: str = "weibo") -> dict[str, Place | None]:
+def places(made: MetricTable, column: str = "weibo") -> dict[str, Standing | None]:
     return {row.name: figure.place if (figure := row.figures[column]) else None for row in made.rows}
 
 
@@ -153,7 +153,13 @@ def places(made: MetricTable, column: str = "weibo") -> dict[str, Place | None]:
 def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -> None:
     """Equal is what is printed alike: a digit that nobody sees makes no one better."""
     made = table(scored("a", 0.30004), scored("b", 0.3), scored("c", 0.2), scored("d", 0.2), scored("e", 0.1))
-    assert places(made) == {"a": Place.BEST, "b": Place.BEST, "c": Place.SECOND, "d": Place.SECOND, "e": None}
+    assert places(made) == {
+        "a": Standing.BEST,
+        "b": Standing.BEST,
+        "c": Standing.SECOND,
+        "d": Standing.SECOND,
+        "e": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -162,22 +168,27 @@ def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -
 def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) -> None:
     """So too of the change of an error from step to step."""
     made = table(*(scored(name, value, subset=subset, metric=metric) for name, value in (("a", 0.2), ("b", 0.1))))
-    assert places(made, subset) == {"a": Place.SECOND, "b": Place.BEST}
+    assert places(made, subset) == {"a": Standing.SECOND, "b": Standing.BEST}
 
 
 @pytest.mark.parametrize(
     ("metric", "recall", "f1", "place"),
     [
-        ("Recall", Value(0.4, (0.3, 0.5)), Value(0.1), Place.BEST),  # another headline figure does not matter
-        ("Recall", Value(0.4, (0.2, 0.5)), Value(0.4), None),  # chance is in the interval
-        ("Recall", Value(0.4), Value(0.4), Place.BEST),  # without one the figure decides
-        ("Error_Viral", Value(0.4, (0.3, 0.5)), Value(0.4, (0.3, 0.5)), Place.BEST),
-        ("Error_Viral", Value(0.4, (0.3, 0.5)), Value(0.2), None),  # keeps tags, and finds none
-        ("FWT Recall", Value(0.2), Value(0.4), None),
+        (
+            "Recall",
+            MetricValue(0.4, (0.3, 0.5)),
+            MetricValue(0.1),
+            Standing.BEST,
+        ),  # another headline figure does not matter
+        ("Recall", MetricValue(0.4, (0.2, 0.5)), MetricValue(0.4), None),  # chance is in the interval
+        ("Recall", MetricValue(0.4), MetricValue(0.4), Standing.BEST),  # without one the figure decides
+        ("Error_Viral", MetricValue(0.4, (0.3, 0.5)), MetricValue(0.4, (0.3, 0.5)), Standing.BEST),
+        ("Error_Viral", MetricValue(0.4, (0.3, 0.5)), MetricValue(0.2), None),  # keeps tags, and finds none
+        ("FWT Recall", MetricValue(0.2), MetricValue(0.4), None),
     ],
 )
 def test_run_that_is_not_better_than_chance_is_never_marked(
-    metric: str, recall: Value, f1: Value, place: Place | None
+    metric: str, recall: MetricValue, f1: MetricValue, place: Standing | None
 ) -> None:
     """In the table of a headline figure by that figure, in any other by all of them; others take the place."""
     lower = metric.startswith("Error")
@@ -191,14 +202,14 @@ def test_run_that_is_not_better_than_chance_is_never_marked(
             if made.metric.name == metric
         )
     )
-    assert found == {"a": place, "b": Place.SECOND if place else Place.BEST}
+    assert found == {"a": place, "b": Standing.SECOND if place else Standing.BEST}
 
 
 @pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"prompt_version": "2"}, {"tasks": "x"}])
 def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
     """The highest figure is no best where it stands for something else."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
-    assert places(made) == {"a": None, "b": Place.BEST, "c": Place.SECOND}
+    assert places(made) == {"a": None, "b": Standing.BEST, "c": Standing.SECOND}
 
 
 def ranks(results: Path, capsys: Told) -> dict[str, str]:
@@ -326,11 +337,11 @@ def test_a_report_is_read_with_what_tables_need(tmp_path: Path) -> None:
     found = read(write(tmp_path, "one", run={"ratio": 0.5}))
     assert not found.complete
     assert {name: value for name, value in found.values.items() if name in WANTED} == {
-        "Recall": Value(0.34625, (0.3, 0.4), 40),
-        "Error_Peer": Value(0.125, (0.1, 0.2), 39),
+        "Recall": MetricValue(0.34625, (0.3, 0.4), 40),
+        "Error_Peer": MetricValue(0.125, (0.1, 0.2), 39),
         "F1^NS": None,
-        "F1^NS (release code)": Value(0.25),
-        "FWT Error_Peer": Value(-0.015, (-0.02, 0.01), 31),
+        "F1^NS (release code)": MetricValue(0.25),
+        "FWT Error_Peer": MetricValue(-0.015, (-0.02, 0.01), 31),
     }
     assert found.about == "vendor/模型, own prompt, share 0.5, synthetic tasks"
 
@@ -764,8 +775,8 @@ GRID = Grid(
     "run",
     ("a_b",),
     (
-        (("--x|y_[1]", (Number("-1.50", Place.BEST, True),)),),
-        (("模型 & Co", (None,)), ("z", (Number("2.00", Place.SECOND),))),
+        (("--x|y_[1]", (Number("-1.50", Standing.BEST, True),)),),
+        (("模型 & Co", (None,)), ("z", (Number("2.00", Standing.SECOND),))),
     ),
 )
 

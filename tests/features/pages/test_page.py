@@ -29,7 +29,7 @@ from harness.cli import main
 from harness.engine.files import Reported
 from harness.errors import MachineError
 from harness.features.pages import pages
-from harness.features.pages.pages import Wish, write_all, write_page
+from harness.features.pages.pages import PageOptions, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.scoring.intervals import interval, moments
 from harness.store import log
@@ -385,19 +385,19 @@ def source(files: RunFiles, number: int) -> Reported:
 def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path) -> None:
     """The same seed draws the same users, whatever they are; another draws others."""
     found = source(records(tmp_path / "a", 300), 300)
-    first = keys(write_page(found, Wish()))
+    first = keys(write_page(found, PageOptions()))
     assert len(first) == 50
-    assert first == keys(write_page(found, Wish()))
+    assert first == keys(write_page(found, PageOptions()))
     assert first == sorted(first, key=lambda key: int(key[1:]))
     assert "A sample of 50 of the 300 users, drawn with seed 7" in found.files.report("html").read_text()
     other = Reported(found.files, found.report, seed=8)
-    assert keys(write_page(other, Wish())) != first
+    assert keys(write_page(other, PageOptions())) != first
 
 
 def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -> None:
     """Users with long personas are left out as far as it takes, and counted."""
     found = source(records(tmp_path / "a", 200, "长" * 15_000), 200)
-    path = write_page(found, Wish())
+    path = write_page(found, PageOptions())
     shown = len(keys(path))
     assert path.stat().st_size < pages.LIMIT
     assert 20 < shown < 50
@@ -408,7 +408,7 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
 def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
     """A persona of 100,000 characters does not take a page for itself."""
     found = source(records(tmp_path / "a", 1, "长" * 100_000), 1)
-    assert "80000 more characters are in the run's files" in write_page(found, Wish()).read_text()
+    assert "80000 more characters are in the run's files" in write_page(found, PageOptions()).read_text()
 
 
 def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +421,7 @@ def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypa
         return parsed(line)
 
     monkeypatch.setattr(log, "parsed", counted)
-    write_page(found, Wish(users=5))
+    write_page(found, PageOptions(users=5))
     assert len(decoded) == 5
 
 
@@ -429,16 +429,16 @@ def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
     """A page is made of what is sound."""
     found = records(tmp_path / "a", 3)
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"') + b'{"user_id":"torn')
-    assert keys(write_page(source(found, 3), Wish())) == ["u0", "u2"]
+    assert keys(write_page(source(found, 3), PageOptions())) == ["u0", "u2"]
 
 
 def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
     """Lines that are left out are reported, and nobody is promised who is not there."""
     found = records(tmp_path / "a", 4)
-    whole = write_all(source(found, 4), Wish()).read_text(encoding="utf-8")
+    whole = write_all(source(found, 4), PageOptions()).read_text(encoding="utf-8")
     assert "All 4 users." in whole and "left out:" not in whole
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
-    torn = write_all(source(found, 4), Wish()).read_text(encoding="utf-8")
+    torn = write_all(source(found, 4), PageOptions()).read_text(encoding="utf-8")
     told = (
         "3 users; the report scores 4. 1 line of the results is left out: damaged, not scored, or of a task that has "
     )
@@ -450,7 +450,7 @@ def test_sample_says_how_many_of_the_drawn_lines_are_no_users(tmp_path: Path) ->
     """A whole run with a damaged line is no sample, and no other page would show more."""
     found = records(tmp_path / "a", 4)
     found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
-    text = write_page(source(found, 4), Wish()).read_text(encoding="utf-8")
+    text = write_page(source(found, 4), PageOptions()).read_text(encoding="utf-8")
     assert "3 users; the report scores 4. 1 line of the results is left out: damaged, not" in text
     assert "A sample of" not in text
 
@@ -492,13 +492,13 @@ def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path: Path, mo
         return opened(path, *how, **more)
 
     monkeypatch.setattr(os, "open", failing)
-    write_page(found, Wish())
+    write_page(found, PageOptions())
     opens = 1_000 - left
     assert opens == 4 + 3  # results, found and read; responses and failures; the replies of each user
     for number in range(1, opens + 1):
         left = number
         with pytest.raises(MachineError, match=r"cannot read .*jsonl: Input/output error"):
-            write_page(found, Wish())
+            write_page(found, PageOptions())
 
 
 def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> None:

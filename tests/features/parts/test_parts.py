@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -79,6 +80,20 @@ def test_status_shows_no_merged_part_beside_the_whole(results: Path, capsys: pyt
     assert command(results, "merge", "recency", "--no-html") == 0
     assert names() == {"recency"}
     assert names("recency.part1of4", "recency") == {"recency.part1of4", "recency"}
+
+
+def test_tables_and_exports_have_each_merged_user_once(results: Path, tmp_path: Path) -> None:
+    """Without names, as in `status`: the whole run, and none of its parts."""
+    pytest.importorskip("harness.features.exports")
+    pytest.importorskip("harness.features.leaderboard")
+    assert command(results, "merge", "recency", "--no-html") == 0
+    assert command(results, "export", "--rows", "users", "--out", str(tmp_path / "rows.csv")) == 0
+    with (tmp_path / "rows.csv").open(encoding="utf-8-sig", newline="") as file:
+        exported = [row["user_id"] for row in csv.DictReader(file)]
+    assert len(exported) == len({*exported}) > 0
+    assert command(results, "stats", "--format", "csv", "--into", str(tmp_path / "stats.csv")) == 0
+    with (tmp_path / "stats.csv").open(encoding="utf-8-sig", newline="") as file:
+        assert {row["run"] for row in csv.DictReader(file)} - {"chance"} == {"recency"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:

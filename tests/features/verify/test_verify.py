@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from harness.analysis import selection
 from harness.analysis.checksums import LinesCheck
-from harness.analysis.replayed import Player
+from harness.analysis.replayed import Replayer
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -120,7 +120,7 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
             assert manifest is not None
             if state is not None:
                 manifest.state, manifest.results_sha256 = state, None
-            player = Player(benchmark, sampling_again(manifest), loop)
+            player = Replayer(benchmark, sampling_again(manifest), loop)
             check = Check(replace(run, manifest=manifest), benchmark, index, player, lambda: None)
             return next(check.findings(), None) or next(iter(check.notes), None)
 
@@ -169,6 +169,17 @@ def test_run_that_was_stopped_is_sound(tasks: Path, tmp_path: Path, capsys: Told
     found = proof(tmp_path / "m", capsys)
     assert (found["code"], found["state"], found["findings"]) == (0, "stopped", [])
     assert found["records"] < found["users"] == USERS
+
+
+def test_run_that_a_signal_stopped_has_no_report_to_compare(tasks: Path, tmp_path: Path, capsys: Told) -> None:
+    """A note says so: nothing of it is wrong, and nothing has to be scored again."""
+    assert _run(tasks, tmp_path, "m", baseline) == 0
+    (tmp_path / "m" / REPORT).unlink()
+    (tmp_path / "m" / "eval_report_weibo.txt").unlink()
+    path = tmp_path / "m" / MANIFEST
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {"state": "stopped", "results_sha256": None}))
+    found = proof(tmp_path / "m", capsys)
+    assert (found["code"], found["findings"], len(found["notes"])) == (0, [], 1)
 
 
 @pytest.mark.parametrize("more", [[], ["--reparse"]])

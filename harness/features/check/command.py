@@ -1,4 +1,4 @@
-"""`check-benchmark`: check that a benchmark keeps its contract; the checks are in `benchmarks.checking`."""
+"""`check-benchmark`: check that a benchmark keeps its contract; the checks are in `checking`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pathlib import Path
 import orjson
 
 from harness.benchmark import Benchmark, files_needed
-from harness.benchmarks import checking, registry
-from harness.benchmarks.checking import Model, Result, Subject
+from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.config import options
 from harness.defaults import TASKS_FOLDER
-from harness.engine import play
 from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.feature import how_to_get
-from harness.serve.app import MODELS
+from harness.features.check import checking
+from harness.features.check.checking import Model, Result, Subject
 from harness.ui.console import console
 
 USERS = 20
@@ -100,7 +99,7 @@ def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
     found: dict[str, Model] = {"garbage": checking.garbage}
     found |= {name: checking.of_baseline(answer) for name, answer in cls.baselines.items()}
     if registry.is_shipped(cls.name):
-        found |= {name: checking.of_baseline(answer) for name, answer in MODELS.items()}
+        found |= {name: checking.of_baseline(answer) for name, answer in registry.baselines().items()}
     return found | ({"replies": checking.of_replies(replies)} if replies else {})
 
 
@@ -109,4 +108,4 @@ def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str
     benchmark, path = cls(folder=folder), folder / cls.subsets[subset]
     with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
         lines = [index.read(position) for position in range(min(USERS, len(index)))]
-    return Subject(benchmark, subset, path.name, lines, models, play)
+    return Subject(benchmark, subset, path.name, lines, models)

@@ -36,7 +36,7 @@ def _paths(value: Any, above: Path) -> Iterator[Path]:
         yield from _paths(one, (*above, step))
 
 
-def shown(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return a path in the form of error messages: `steps[2].pool`."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 

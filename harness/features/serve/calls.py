@@ -15,8 +15,9 @@ import orjson
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from harness.serve import schemas
-from harness.serve.faults import Choice, error_body
+from harness.endpoint import baselines
+from harness.features.serve import schemas
+from harness.features.serve.faults import Choice, error_body
 
 T = TypeVar("T")
 List = Annotated[list[T], Meta(min_length=1)]
@@ -162,13 +163,8 @@ def refuse(message: str, param: str | None = None, code: str | None = None) -> N
 
 def fitted(text: str, call: Mapping[str, Any]) -> str:
     """Return an answer as the JSON schema of its call constrains it; unchanged without one."""
-    schema: Any = call
-    for name in ("response_format", "json_schema", "schema"):
-        schema = schema.get(name) if isinstance(schema, dict) else None
-    if not isinstance(schema, dict) or not schema:
-        return text
     try:
-        return schemas.constrained(text, schema)
+        return baselines.fitted(text, call.get("response_format"))
     except ValueError as error:
         refuse(f"the schema cannot be followed ({error})", "response_format")
 
@@ -181,17 +177,10 @@ def limit(call: Mapping[str, Any]) -> int | None:
 
 def cut(choice: Choice, call: Mapping[str, Any], room: int | None) -> Choice:
     """End a choice before the first of the call's `stop`, and at `room` tokens."""
-    content, finish_reason = choice.content or "", choice.finish_reason
-    stop = call.get("stop") or ()
-    ends = [content.find(text) for text in ([stop] if isinstance(stop, str) else stop) if text]
-    content = content[: min([end for end in ends if end >= 0], default=len(content))]
-    if room is not None and tokens(content) > room:
-        content, finish_reason = content[: 2 * room], "length"
-    return dataclasses.replace(choice, content=content, finish_reason=finish_reason) if choice.content else choice
-
-
-def tokens(text: str) -> int:
-    return len(text) // 2
+    if not choice.content:
+        return choice
+    content, is_cut = baselines.ended(choice.content, call.get("stop") or (), room)
+    return dataclasses.replace(choice, content=content, finish_reason="length" if is_cut else choice.finish_reason)
 
 
 def _refuse_mistake(sentence: str) -> NoReturn:

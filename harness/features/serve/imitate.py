@@ -18,10 +18,11 @@ import orjson
 from msgspec import Struct, field
 
 from harness.benchmarks import registry
+from harness.endpoint.baselines import tokens
 from harness.errors import BadInput
-from harness.serve import calls
-from harness.serve.faults import FAILED, REFUSALS, HttpReply
-from harness.serve.stream import Manner
+from harness.features.serve import calls
+from harness.features.serve.faults import FAILED, REFUSALS, HttpReply
+from harness.features.serve.stream import Manner
 
 FOLDER = Path(__file__).parent / "imitations"
 NAMES = ("openai", "deepseek", "dashscope", "siliconflow", "openrouter", "vllm", "sglang", "llamacpp")
@@ -175,11 +176,11 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """Return a whole reply of ours in the provider's shape."""
         usage, choices, thinking = dict(reply["usage"]), [], self._thinking(call)
         if thinking:
-            tokens = calls.tokens(self.thoughts(call)) * len(reply["choices"])
-            usage["completion_tokens"] += tokens
-            usage["total_tokens"] += tokens
+            thought = tokens(self.thoughts(call)) * len(reply["choices"])
+            usage["completion_tokens"] += thought
+            usage["total_tokens"] += thought
             if thinking.counted:
-                usage["completion_tokens_details"] = {"reasoning_tokens": tokens}
+                usage["completion_tokens_details"] = {"reasoning_tokens": thought}
         for choice in reply["choices"]:
             message = choice["message"] | self.message
             if thinking:

@@ -8,8 +8,8 @@ import struct
 
 from aiohttp import web
 
-from harness.serve import stream
-from harness.serve.faults import HttpReply
+from harness.features.serve import stream
+from harness.features.serve.faults import HttpReply
 
 JSON = {"Content-Type": "application/json"}
 

@@ -1,6 +1,7 @@
 """The client's contract with each provider: every reply and every error body of its imitation means the right thing.
 
-The bodies stand in harness/serve/imitations, after public documentation; whole and streamed replies are judged alike.
+The bodies are in harness/features/serve/imitations, after public documentation; whole and streamed replies are judged
+alike.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from harness.endpoint.client import Client
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.replies import Denied
 from harness.errors import EndpointStopped, HarnessError, Rejected, TransportFault
+from harness.features.serve import imitate
+from harness.features.serve.app import Options, start
+from harness.features.serve.faults import FaultPlan
 from harness.model import Completion
-from harness.serve import imitate
-from harness.serve.app import Options, start
-from harness.serve.faults import FaultPlan
 from tests.support.scripted import answer
 
 PLAIN = {

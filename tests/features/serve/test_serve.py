@@ -18,12 +18,16 @@ import aiohttp
 import orjson
 import pytest
 
-from harness.commands import serve
+from harness.benchmark import Benchmark
+from harness.endpoint.address import Address
+from harness.endpoint.baselines import Baselines
+from harness.endpoint.client import Client
 from harness.errors import BadInput, MachineError
-from harness.serve import faults
-from harness.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
-from harness.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
-from harness.serve.stream import pauses, pieces, slices
+from harness.features.serve import command as serve
+from harness.features.serve import faults
+from harness.features.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
+from harness.features.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
+from harness.features.serve.stream import pauses, pieces, slices
 from tests.support import malformed
 from tests.support.embedded import session_with
 from tests.support.plugins import FLOOR, STARS
@@ -191,6 +195,30 @@ async def test_completion_is_openai_shaped_and_byte_identical_each_time() -> Non
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"seed": 3, "model": "baseline/random"},
+        {"max_tokens": 4},
+        {"stop": ["猫", "tags"]},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    ],
+)
+async def test_reply_is_what_a_run_gets_in_its_own_process(members: dict[str, Any]) -> None:
+    """A baseline at an address and one that the harness answers itself are the same to a run."""
+    body = chat(**members)
+    endpoint = await start(Options(strict=False))
+    try:
+        async with Client(Address(endpoint.url), timeout=HANGS, connections=1) as client:
+            served = await client.send(body)
+    finally:
+        await endpoint.close()
+    assert (await Baselines(Benchmark).send(body)).completion == served.completion
 
 
 @pytest.mark.anyio
@@ -811,7 +839,7 @@ async def answered(port: int, data: bytes) -> bytes:
 
 SERVE = """
 import argparse
-from harness.commands import serve
+from harness.features.serve import command as serve
 parser = argparse.ArgumentParser()
 serve.add_arguments(parser)
 raise SystemExit(serve.execute(parser.parse_args()))

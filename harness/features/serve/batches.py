@@ -19,9 +19,9 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from harness.features.serve import calls, faults, wire
+from harness.features.serve.faults import FaultPlan, HttpReply
 from harness.model import JSON
-from harness.serve import calls, faults, wire
-from harness.serve.faults import FaultPlan, HttpReply
 
 CALLED = "/v1/chat/completions"
 MOST_LINES, MOST_BYTES = 50_000, 200_000_000

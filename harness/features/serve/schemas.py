@@ -1,11 +1,11 @@
-"""JSON schemas of requests: which ones OpenAI refuses, and answers as decoding under a schema makes them.
+"""JSON schemas of requests: which ones OpenAI refuses.
 
 Source: https://platform.openai.com/docs/guides/structured-outputs, supported schemas; docs/design.md, section 7.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -28,8 +28,6 @@ KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "mult
 MOST_VALUES = 1_000
 LONG_ENUM, MOST_CHARACTERS = 250, 15_000
 """An enum of more values than the first may have so many characters in all."""
-
-_EMPTY: Mapping[str, Any] = {"object": {}, "array": [], "string": "", "number": 0.0, "integer": 0, "boolean": False}
 
 
 def complaint(schema: Any) -> str | None:
@@ -83,32 +81,3 @@ def _wrong_enum(values: Any) -> str | None:
     if len(values) > LONG_ENUM and characters > MOST_CHARACTERS:
         return f"the enum values have {characters} characters, at most {MOST_CHARACTERS} are allowed"
     return None
-
-
-def constrained(text: str, schema: Mapping[str, Any]) -> str:
-    """Return the JSON that is nearest to a text and fits a schema. Raise `ValueError` if the schema is malformed."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        value = None
-    try:
-        return orjson.dumps(_fitted(value, schema)).decode()
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
-
-
-def _fitted(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value as a schema has it: what does not fit becomes the first value of its enum, or an empty one."""
-    if "enum" in schema:
-        return next((one for one in schema["enum"] if str(one) == str(value)), schema["enum"][0])
-    kind = schema.get("type")
-    empty = _EMPTY.get(kind, value) if isinstance(kind, str) else value
-    if type(value) is not type(empty) and not (kind == "number" and type(value) is int):
-        value = empty
-    if kind == "object":
-        return {name: _fitted(value.get(name), part) for name, part in schema.get("properties", {}).items()} or value
-    if kind == "array":
-        value = value[: schema.get("maxItems")]
-        missing = schema.get("minItems", 0) - len(value)
-        return [_fitted(item, schema.get("items", {})) for item in [*value, *[None] * missing]]
-    return value

@@ -10,10 +10,10 @@ import orjson
 import pytest
 
 from harness.errors import BadInput
-from harness.serve import imitate
-from harness.serve.app import Embedded, Options
-from harness.serve.faults import PASSING, REFUSALS, FaultPlan
-from harness.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
+from harness.features.serve import imitate
+from harness.features.serve.app import Embedded, Options
+from harness.features.serve.faults import PASSING, REFUSALS, FaultPlan
+from harness.features.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
 from tests.support.embedded import session_with
 from tests.support.scripted import answer
 

@@ -1,4 +1,4 @@
-"""The embedded endpoint over HTTP: OpenAI-compatible, quiet, and cheap, since it may share the client's event loop.
+"""The embedded endpoint over HTTP: OpenAI-compatible, quiet, and cheap.
 
 The reply to a body is the same bytes each time, and a stream has the content of the whole reply. Token counts are an
 approximation: half the number of characters, rounded down. Memory: a 16-byte digest and a count for each distinct body
@@ -27,12 +27,13 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from harness.benchmarks import registry
+from harness.endpoint.baselines import tokens
 from harness.errors import BadInput, MachineError
+from harness.features.serve import calls, faults, imitate, stream, wire
+from harness.features.serve.batches import Batches
+from harness.features.serve.faults import Choice, FaultPlan, HttpReply
+from harness.features.serve.stream import Manner
 from harness.model import Baseline
-from harness.serve import calls, faults, imitate, stream, wire
-from harness.serve.batches import Batches
-from harness.serve.faults import Choice, FaultPlan, HttpReply
-from harness.serve.stream import Manner
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
@@ -108,7 +109,7 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     for method, path, handler in endpoint.batches.routes():
         app.router.add_route(method, path, endpoint.guarded(handler))
     app.on_shutdown.append(endpoint.batches.close)
-    log = logging.Logger("harness.serve")
+    log = logging.Logger("harness.features.serve")
     log.addFilter(_is_of_server)
     runner = web.AppRunner(app, access_log=None, logger=log, handler_cancellation=True, shutdown_timeout=_CLOSING)
     await runner.setup()
@@ -301,7 +302,7 @@ class _Endpoint:
         if thoughts and fault == "length":
             choices = [Choice("", "length")] * len(choices)  # cut off before the end of its thoughts
         most = calls.limit(call)
-        room = None if most is None else most - calls.tokens(thoughts)
+        room = None if most is None else most - tokens(thoughts)
         reply = _completion(call, [calls.cut(choice, call, room) for choice in choices], digest)
         return self._imitation.shape(reply, call) if self._imitation else reply
 
@@ -340,7 +341,7 @@ class _Endpoint:
 
 def _completion(call: dict[str, Any], choices: Sequence[Choice], digest: bytes) -> dict[str, Any]:
     prompt = sum([len(message["content"]) for message in call["messages"]]) // 2
-    completion = sum([calls.tokens(choice.content or choice.refusal or "") for choice in choices])
+    completion = sum([tokens(choice.content or choice.refusal or "") for choice in choices])
     listed = [
         {
             "index": index,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 import pytest
 
 from harness.benchmarks.parsing import strict_object
-from harness.serve.app import Options
-from harness.serve.schemas import complaint, constrained
-from tests.serve.test_imitations import post
+from harness.features.serve.app import Options
+from harness.features.serve.schemas import complaint
+from tests.features.serve.test_imitations import post
 from tests.support.embedded import session_with
 
 TEXT = {"type": "string"}
@@ -47,31 +46,6 @@ def test_strict_schemas_within_openais_rules_are_taken(schema: dict[str, Any]) -
 def test_strict_schemas_beyond_them_are_refused(schema: Any) -> None:
     """In whatever part of the schema the mistake is."""
     assert complaint(schema)
-
-
-@pytest.mark.parametrize(
-    ("text", "fitted"),
-    [
-        ('{"tags":["狗","猫"]}', '{"tags":["狗","猫"]}'),
-        ('{"tags":["狗","猫","狗"],"more":1}', '{"tags":["狗","猫"]}'),
-        ('{"tags":["鱼"]}', '{"tags":["猫","猫"]}'),
-        ("没有 JSON", '{"tags":["猫","猫"]}'),
-        ("[1]", '{"tags":["猫","猫"]}'),
-    ],
-)
-def test_answers_are_made_to_fit(text: str, fitted: str) -> None:
-    """What fits stays; fields, items and values that do not are replaced or left out."""
-    assert constrained(text, TAGS) == fitted
-
-
-def test_values_of_other_kinds_are_made_to_fit() -> None:
-    """A number is its own text among texts; any number is a number, and what is of another type is empty."""
-    kinds = {name: {"type": name} for name in ("string", "number", "integer", "boolean", "array", "object")}
-    schema = strict_object(place={**TEXT, "enum": ["home", "7"]}, **kinds)
-    whole = {"place": 7, "string": "是", "number": 3, "integer": 4, "boolean": True, "array": [1], "object": {"a": 1}}
-    assert orjson.loads(constrained(orjson.dumps(whole).decode(), schema)) == {**whole, "place": "7"}
-    empty = {"place": "home", "string": "", "number": 0, "integer": 0, "boolean": False, "array": [], "object": {}}
-    assert orjson.loads(constrained("{}", schema)) == empty
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from harness.serve import faults
+from harness.features.serve import faults
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}

@@ -12,21 +12,23 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from itertools import cycle, islice
-from typing import Any, Protocol
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import orjson
 
 from harness.benchmark import VALID, Benchmark, Means, Task
-from harness.benchmarks import line_changes, registry, tasks
+from harness.benchmarks import registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described, guarded
-from harness.errors import BadInput, BenchmarkError, HarnessError, shown
+from harness.engine import play
+from harness.errors import BadInput, BenchmarkError, HarnessError, in_brief
+from harness.features.check import line_changes
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 
 FEW = 3
@@ -38,17 +40,8 @@ Model = Callable[[], Callable[[Request], str]]
 """Begins one user: returns what answers its requests. The same requests get the same replies."""
 
 
-class Engine(Protocol):
-    """How the harness plays and measures a user: the module `harness.engine.play`."""
-
-    async def play(self, benchmark: Benchmark, task: Task, ask: Ask) -> Any: ...
-    def recorded(self, benchmark: Benchmark, task: Task, played: Any) -> JSON: ...
-    def rescored(self, benchmark: Benchmark, task: Task, data: JSON) -> JSON: ...
-    def check_measure(self, benchmark: Benchmark, task: Task) -> None: ...
-
-
 @dataclass(frozen=True)
-class Played:
+class Trial:
     """One user with one model: the task, the record, and the completions in the order of their requests, by request and
     number of the same request before."""
 
@@ -66,7 +59,6 @@ class Subject:
     file: str
     lines: Sequence[bytes]
     models: Mapping[str, Model]
-    engine: Engine
 
     def parse(self, line: bytes, number: int) -> Task:
         return tasks.parse(self.benchmark, line, Where(self.file, number), self.subset)
@@ -80,17 +72,17 @@ class Subject:
         return [orjson.loads(line) for line in self.lines]
 
     @cached_property
-    def played(self) -> list[Played]:
+    def trials(self) -> list[Trial]:
         return [self.play(task, model) for model in self.models.values() for task in self.tasks]
 
     @cached_property
     def records(self) -> list[Record]:
-        return [Record(one.task.key, orjson.loads(orjson.dumps(one.data))) for one in self.played]
+        return [Record(one.task.key, orjson.loads(orjson.dumps(one.data))) for one in self.trials]
 
-    def play(self, task: Task, model: Model) -> Played:
+    def play(self, task: Task, model: Model) -> Trial:
         saved: dict[tuple[Request, int], Completion] = {}
-        played = asyncio.run(self.engine.play(self.benchmark, task, _answering(model, saved)))
-        return Played(task, saved, self.engine.recorded(self.benchmark, task, played))
+        played = asyncio.run(play.play(self.benchmark, task, _answering(model, saved)))
+        return Trial(task, saved, play.recorded(self.benchmark, task, played))
 
     def requests(self, line: bytes, number: int) -> dict[str, list[tuple[Request, int]]]:
         """Return the requests for the user of a line, by model."""
@@ -103,25 +95,25 @@ class Subject:
         users = [tasks.parse(benchmark, self.lines[at], Where(self.file, at + 1), self.subset) for at in numbers]
 
         async def every() -> list[Any]:
-            plays = (self.engine.play(benchmark, task, _answering(model, {})) for task in users)
+            plays = (play.play(benchmark, task, _answering(model, {})) for task in users)
             return await asyncio.gather(*plays)
 
-        return [self.engine.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
+        return [play.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
 
-    def replay(self, played: Played) -> JSON:
+    def replay(self, trial: Trial) -> JSON:
         """Return the record of the saved completions. Raise `BenchmarkError` if another request is made."""
         times = Counter[Request]()
 
         async def ask(request: Request) -> Completion:
-            made = played.saved.get((request, times[request]))
+            made = trial.saved.get((request, times[request]))
             if made is None:
                 raise BenchmarkError("asks something else when its saved replies are read again")
             times[request] += 1
             return made
 
-        again = asyncio.run(self.engine.play(self.benchmark, played.task, ask))
-        data = self.engine.recorded(self.benchmark, played.task, again)
-        if times.total() < len(played.saved):
+        again = asyncio.run(play.play(self.benchmark, trial.task, ask))
+        data = play.recorded(self.benchmark, trial.task, again)
+        if times.total() < len(trial.saved):
             raise BenchmarkError("asks less when its saved replies are read again")
         return data
 
@@ -238,7 +230,7 @@ def _other_values(now: Any, kind: Any) -> list[Any]:
 def no_answer(subject: Subject) -> Iterator[str]:
     """A user without an answer has values."""
     for task in subject.tasks:
-        subject.engine.check_measure(subject.benchmark, task)
+        play.check_measure(subject.benchmark, task)
     yield from ()
 
 
@@ -281,7 +273,7 @@ def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
     except BadInput as error:
         return str(error)
     try:
-        subject.engine.check_measure(subject.benchmark, task)
+        play.check_measure(subject.benchmark, task)
         subject.play(task, garbage)
     except HarnessError as error:
         raise BenchmarkError(f"parse takes line {number} once it is {text.decode():.200}, and then: {error}") from None
@@ -301,7 +293,7 @@ def unreachable_truth(subject: Subject) -> Iterator[str]:
             other = _other_truth(subject, task, number, copies)
             after = subject.requests(other, number) if other else before
             if leaks := [name for name in before if after[name] != before[name]]:
-                yield f"line {number}: {line_changes.shown(path)} changes the truth and, with {leaks[0]}, a request"
+                yield f"line {number}: {line_changes.path_text(path)} changes the truth and, with {leaks[0]}, a request"
 
 
 def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSON]) -> bytes | None:
@@ -326,7 +318,7 @@ def values(subject: Subject) -> Iterator[str]:
 
 def deterministic_replay(subject: Subject) -> Iterator[str]:
     """The saved replies of a user give the same record again, without another request."""
-    for one in subject.played:
+    for one in subject.trials:
         try:
             again = subject.replay(one)
         except HarnessError as error:
@@ -357,8 +349,8 @@ def shared_state(subject: Subject) -> Iterator[str]:
 
 def saved_answers(subject: Subject) -> Iterator[str]:
     """The saved answer of a user, measured again, has the same values."""
-    for one, record in zip(subject.played, subject.records, strict=True):
-        again = subject.engine.rescored(subject.benchmark, one.task, record.data)
+    for one, record in zip(subject.trials, subject.records, strict=True):
+        again = play.rescored(subject.benchmark, one.task, record.data)
         if orjson.loads(orjson.dumps(again)) != record.data:
             yield f"user {one.task.key}: the saved answer, measured again, gives other values"
 
@@ -405,7 +397,7 @@ def reports(subject: Subject) -> Iterator[str]:
     with guarded(benchmark, "remark"):
         notes: Sequence[Any] = list(dict.fromkeys(map(benchmark.remark, subject.tasks)))
     if wrong := [note for note in notes if type(note) is not str]:
-        yield f"remark: expected text, got {shown(wrong[0])}"
+        yield f"remark: expected text, got {in_brief(wrong[0])}"
         return
     made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
@@ -417,7 +409,7 @@ def reports(subject: Subject) -> Iterator[str]:
             report = typed.read(typed.encoded(written))
             page(report)
     cards = ReportCards.of(report, benchmark, posts=False)
-    for one, record in zip(subject.played, subject.records, strict=True):
+    for one, record in zip(subject.trials, subject.records, strict=True):
         for task in (one.task, None):
             cards.card(record.data, task, list(one.saved.values()))
 

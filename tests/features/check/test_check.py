@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
 
-from harness.benchmarks import checking, registry
+from harness.benchmarks import registry
 from harness.cli import main
-from harness.commands.check_benchmark import models_of, subject_of
+from harness.features.check import checking
+from harness.features.check.command import models_of, subject_of
 from tests.support import ROOT
-from tests.support.plugins import STARS, VISITS, changed, having
+from tests.support.plugins import STARS, VISITS, changed, having, write_visits
 
 SAMPLE = ROOT / "harness" / "sample"
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Return the tasks folder of `tests/data/visits`."""
+    return write_visits(tmp_path)
 
 
 def wrong_with(spec: Path | str, subset: str, folder: Path, users: int = 20) -> dict[str, str]:
     """What is wrong, by check."""
     cls = registry.find(str(spec))
     whole = subject_of(cls, subset, folder, models_of(cls, []))
-    subject = checking.Subject(
-        whole.benchmark, whole.subset, whole.file, whole.lines[:users], whole.models, whole.engine
-    )
+    subject = replace(whole, lines=whole.lines[:users])
     assert checking.unmade(subject) is None or cls.name == "nothing"
     found = {one.check: one.wrong for one in checking.results(subject)}
     assert list(found) == list(checking.CHECKS) or list(found)[-1] in checking.FIRST

@@ -15,9 +15,9 @@ from harness.config.address import key_in
 from harness.config.options import add as add_option
 from harness.config.options import filled, not_negative
 from harness.errors import BadInput
-from harness.serve.app import Options, start
-from harness.serve.faults import GROUPS, FaultPlan
-from harness.serve.imitate import NAMES
+from harness.features.serve.app import Options, start
+from harness.features.serve.faults import GROUPS, FaultPlan
+from harness.features.serve.imitate import NAMES
 from harness.ui.streams import show
 
 

@@ -7,7 +7,6 @@ its callers got was read and compared with OpenAI's API reference and with error
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -15,13 +14,13 @@ import orjson
 import pytest
 from yarl import URL
 
-from harness.serve import app, imitate
-from harness.serve.app import Embedded, Options
-from harness.serve.calls import OpenAICall
-from harness.serve.faults import FaultPlan
+from harness.features.serve import app, imitate
+from harness.features.serve.app import Embedded, Options
+from harness.features.serve.calls import OpenAICall
+from harness.features.serve.faults import FaultPlan
+from tests.support import ROOT
 from tests.support.embedded import served, session_with
 
-ROOT = Path(__file__).parents[2]
 CLIENT = ROOT / ".bench/openai/bin/python"
 FILE = ROOT / "tests/data/openai_calls.jsonl"
 HEAD, *CALLS = [orjson.loads(line) for line in FILE.read_bytes().splitlines()]

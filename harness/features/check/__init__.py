@@ -1,0 +1,13 @@
+"""Check that a benchmark keeps its contract (`check-benchmark`)."""
+
+from harness.feature import Command, Feature
+
+FEATURE = Feature(
+    "check",
+    commands={
+        "check-benchmark": Command(
+            "harness.features.check.command",
+            "check that a benchmark keeps its contract, with sample tasks and scripted models",
+        )
+    },
+)

@@ -1,1 +1,0 @@
-"""The embedded OpenAI-compatible endpoint: baseline models, latency and faults, on loopback."""
