@@ -77,8 +77,7 @@ class Part(Protocol):
     """What a feature does about one try."""
 
     def admitted(self) -> None:
-        """Act once the try has its slot. Raise `NotNow` or `CancelledError` to have the slot given back, and nothing
-        sent."""
+        """Act once the try has its slot. If it raises, as `NotNow` does, the slot is given back and nothing is sent."""
         ...
 
     def ended(self, received: Received | None, fault: TransportFault | None) -> None:
@@ -230,7 +229,7 @@ class Caller(Generic[Body]):
         try:
             for part in parts:
                 part.admitted()
-        except (NotNow, asyncio.CancelledError):
+        except BaseException:
             self._leave(tokens)
             raise
         fault, received, start = None, None, clock()
