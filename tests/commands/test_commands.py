@@ -252,6 +252,7 @@ def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
 @pytest.mark.parametrize(("words", "pages"), [(["--no-html"], 0), ([], 1)])
 def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, tasks: Path, tmp_path: Path) -> None:
     """`--no-html` of the first command holds for the run."""
+    pytest.importorskip("harness.features.pages")
     with serving(lambda body: (503, b"{}")) as server:
         assert (
             run(tasks, tmp_path, "--api-url", server.url, "--limit", "3", "--max-outage", "1", *words, model="m") == 3

@@ -68,9 +68,17 @@ def put(path: str, content: bytes = OTHERS) -> Path:
     return Path(path)
 
 
+def needs_its_feature(path: str) -> None:
+    """Skip where nothing makes pages."""
+    if path.endswith(".html"):
+        pytest.importorskip("harness.features.pages")
+        pytest.importorskip("harness.features.leaderboard")
+
+
 @pytest.mark.parametrize(("words", "path"), ALL)
 def test_output_replaces_no_file_of_others_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
     """The file stays as it is; with --force it is replaced, and from then on it is the harness's own."""
+    needs_its_feature(path)
     file = put(path)
     assert main(list(words)) == REFUSED
     assert file.read_bytes() == OTHERS
@@ -85,6 +93,7 @@ def test_output_replaces_no_file_of_others_without_force(words: tuple[str, ...],
 @pytest.mark.parametrize(("words", "path"), ALL)
 def test_output_replaces_no_link(words: tuple[str, ...], path: str, here: Path) -> None:
     """Neither the link nor the file that it leads to; with --force only the link."""
+    needs_its_feature(path)
     theirs = put("outside/thesis")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).symlink_to(theirs.absolute())
@@ -100,6 +109,7 @@ def test_pages_and_workbooks_of_another_machine_are_replaced(
     words: tuple[str, ...], path: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are recognised by their form, so a results folder can be copied."""
+    needs_its_feature(path)
     put("x/nothing")
     assert main(list(words)) == 0
     before = Path(path).read_bytes()

@@ -47,6 +47,7 @@ def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
 
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     """Of the same model, from before or from another thread meanwhile: figures of two runs are never mixed."""
+    pytest.importorskip("harness.features.parts")
     small(tmp_path, name="earlier")
 
     def meanwhile(snapshots: Snapshots) -> None:

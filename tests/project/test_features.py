@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,8 +21,8 @@ from tests.support import ROOT
 HARNESS = ROOT / "harness"
 FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
-KEPT = ("tests/features", "tests/commands/test_completion.py", "tests/config/test_settings_file.py")
-"""Tests that run without one feature; all others are at least collected."""
+KEPT = ("tests/commands/test_completion.py", "tests/config/test_settings_file.py")
+"""Tests that run without one feature: of what looks at all commands and options."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
 OWN_FLAG = re.compile(r'\badd\((?:\w+, )?"(--[a-z-]+)')
 FLAG = re.compile(r'options\.add\(\w+, "(--[a-z-]+)')
@@ -146,7 +147,11 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         feature = next(one for one in features() if one.name == name)
         source = (FEATURES / name / "__init__.py").read_text(encoding="utf-8")
-        words += [f"harness.features.{name}", *feature.commands, *sorted(own_flags(source) - {"--no-html"})]
+        words += [
+            f"harness.features.{name}",
+            *feature.commands,
+            *sorted({*FLAG.findall(source)} - {"--no-html", "--force"}),
+        ]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
     (copy / "tests" / "project" / Path(__file__).name).unlink()
@@ -155,34 +160,46 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
     return {"HARNESS_WITHOUT": " ".join(words)}
 
 
+def works(copy: Path, cwd: Path) -> None:
+    """Run, resume, score again, report, list."""
+    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",)):
+        done = called(copy, "-m", "harness", *words, cwd=cwd)
+        assert done.returncode == 0, (words, done.stderr)
+    assert (cwd / "results/recency/eval_report_weibo.json").exists()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_harness_works_without_a_feature_drawn_by_the_day(number: int, tmp_path: Path) -> None:
+    """Its folder is deleted; the slow tests delete each, with more tests of what is left."""
+    copy, name = tmp_path / "copy", SHIPPED[(3 * date.today().toordinal() + number) % len(SHIPPED)]
+    without(copy, [name])
+    works(copy, tmp_path)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_harness_works_without_a_feature(name: str, tmp_path: Path) -> None:
-    """Its folder and its tests are deleted: the harness runs, resumes, scores again and reports, all other tests are
-    found, and those of the other features pass: none needs it. No other test does (`test_core_needs_no_feature`)."""
+    """Its folder and its tests are deleted: the harness runs, resumes, scores again and reports, and the tests of the
+    other features are found. That no other test needs one is tested without any (`test_core_needs_no_feature`)."""
     copy = tmp_path / "copy"
     env = without(copy, [name])
     where = "import harness.feature as of; print(of.__file__, [one.name for one in of.features()])"
     found = called(copy, "-c", where, cwd=tmp_path).stdout
     assert found.startswith(str(copy)) and repr(name) not in found
-    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",)):
-        done = called(copy, "-m", "harness", *words, cwd=tmp_path)
-        assert done.returncode == 0, (words, done.stderr)
-    assert (tmp_path / "results/recency/eval_report_weibo.json").exists()
-    done = called(copy, "-m", "pytest", *QUIETLY, "--collect-only", cwd=copy, env=env)
+    works(copy, tmp_path)
+    done = called(copy, "-m", "pytest", *QUIETLY, "--collect-only", "tests/features", cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-2000:]
     done = called(copy, "-m", "pytest", *QUIETLY, *KEPT, cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-2000:]
 
 
 @pytest.mark.slow
+@pytest.mark.all_tests
 def test_core_needs_no_feature(tmp_path: Path) -> None:
     """Without any feature the harness has its own commands only, and all tests pass that are about nothing else."""
     copy = tmp_path / "copy"
     env = without(copy, SHIPPED)
-    for words in (RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",)):
-        done = called(copy, "-m", "harness", *words, cwd=tmp_path)
-        assert done.returncode == 0, (words, done.stderr)
+    works(copy, tmp_path)
     done = called(copy, "-m", "pytest", *QUIETLY, "-n", "2", "tests", cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-4000:]
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) > 4000

@@ -1,7 +1,7 @@
 """A plugin of pytest for a checkout from which features were deleted: leave out the tests that are about them.
 
 `HARNESS_WITHOUT` has their packages, commands and flags, parted by spaces. A test is about a feature if its code, the
-code of a fixture, function or class of its module that it names, or one of its parameters has one of these words: a
+code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
 package anywhere, the others at the beginning of a text.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -39,11 +40,12 @@ def is_about(item: Any) -> bool:
 
 @cache
 def _names_one(module: Any, name: str, depth: int = 0) -> bool:
-    """Return whether the code of a function or class, or of what it names of its module, has one of the words."""
+    """Return whether the code of a function or class, or of what it names of the tests, has one of the words."""
     found = getattr(module, name, None)
     found = inspect.unwrap(getattr(found, "_fixture_function", found)) if callable(found) else found
-    if not isinstance(found, FunctionType | type) or found.__module__ != module.__name__:
+    if not isinstance(found, FunctionType | type) or not found.__module__.startswith("tests."):
         return False
+    module = sys.modules[found.__module__]
     assert ABOUT
     if ABOUT.search(inspect.getsource(found)):
         return True
