@@ -36,7 +36,9 @@ def launch(
         sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
         played = _play(sessions, extensions, console, observe)
         _finish(sessions, played)
-        _present(sessions, played, extensions, console, reported)
+        if len(plans) > 1:
+            _tabulate(sessions, extensions, console)
+        _present(sessions, played, console, reported)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])
@@ -91,18 +93,20 @@ def _finish(sessions: Sequence[Session], played: Schedules) -> None:
             session.finish()
 
 
+def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], console: Console) -> None:
+    """Print what several plans came to, also if only one of them could start."""
+    console.print(ends(sessions), highlight=False, markup=False)
+    if left := [one.plan for one in sessions if one.is_resumable]:
+        console.print(f"resume with: {resume_command(left, extensions)}", **PLAIN)
+
+
 def _present(
     sessions: Sequence[Session],
     played: Schedules,
-    extensions: Sequence[Extension],
     console: Console,
     reported: Callable[[Sequence[Reported], Say], None],
 ) -> None:
-    """Print what several plans came to, and let features act on the reports."""
-    if len(sessions) > 1:
-        console.print(ends(sessions), highlight=False, markup=False)
-        if left := [one.plan for one in sessions if one.is_resumable]:
-            console.print(f"resume with: {resume_command(left, extensions)}", **PLAIN)
+    """Print what held the runs up, and let features act on the reports."""
     if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
         console.print(held_up, **PLAIN)
     reported([run for session in sessions for run in session.reported], partial(console.print, **PLAIN))

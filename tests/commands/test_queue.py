@@ -204,6 +204,22 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
     assert records(results, "qwen-plus") == records(results, "gpt-4o")
 
 
+def test_command_that_resumes_is_shown_where_another_run_cannot_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has results of another temperature; the other, which is stopped by its key, can go on."""
+    results = tmp_path / "results"
+    with ExitStack() as held:
+        two = Two(held)
+        file = providers(tmp_path, two.oa.url, two.ds.url)
+        assert run(results, "--providers", file, "--model", "oa:gpt-4o") == 0
+        capsys.readouterr()
+        monkeypatch.setenv("DS_KEY", "sk-test-wrong-one")
+        both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus", "--temperature", "0.5")
+        assert run(results, "--providers", file, *both) == 3
+    assert capsys.readouterr().out.count("resume with: ") == 1
+
+
 def test_unknown_model_is_the_end_of_its_own_run_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On the same account, too."""
     results = tmp_path / "results"
