@@ -25,7 +25,7 @@ MARK = "<here>"
 
 
 def put(document: Any, path: str, value: Any) -> Any:
-    """A copy of a document with one place set; names and numbers in `path` are separated by dots, `...` takes it out."""
+    """A copy of a document with one place set; names and numbers in `path` are joined by dots, `...` takes it out."""
     copy = orjson.loads(orjson.dumps(document))
     *above, last = (int(name) if name.isdigit() else name for name in path.split("."))
     holder = copy

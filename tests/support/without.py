@@ -1,7 +1,7 @@
 """A plugin of pytest for a checkout from which features were deleted: leave out the tests that are about them.
 
-`HARNESS_WITHOUT` has their packages, commands and flags, separated by spaces. A test is about a feature if its code, the
-code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
+`HARNESS_WITHOUT` has their packages, commands and flags, separated by spaces. A test is about a feature if its code,
+the code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
 package anywhere, the others at the beginning of a text.
 """
 
