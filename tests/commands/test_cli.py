@@ -520,7 +520,10 @@ def test_no_other_command_of_runs_has_its_own_way_to_name_them() -> None:
     """`run --name` alone names a run that may not exist yet."""
     named = {name for name in COMMANDS if any(action.dest == "runs" for action in built(name, ())[1]._actions)}
     flags = {name for name in COMMANDS if "--name" in built(name, ())[1]._option_string_actions}
-    assert (named, flags - named) == ({*OF_RUNS} & {*COMMANDS}, {"run"})
+    assert (named, flags - named) == (
+        {name for name in OF_RUNS if name in COMMANDS or not os.environ.get("HARNESS_WITHOUT")},
+        {"run"},
+    )
 
 
 @pytest.mark.parametrize("command", ["compare", "merge", "remove"])
