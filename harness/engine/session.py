@@ -6,11 +6,12 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -32,6 +33,7 @@ from harness.errors import (
     BenchmarkError,
     ConfigurationRefused,
     EndpointStopped,
+    ExitCode,
     HarnessError,
     MachineError,
     RunStopped,
@@ -80,7 +82,7 @@ def open_sessions(
             opened.append(Session(plan, indexes, held, emit, extensions, alone=False))
         except HarnessError as error:
             emit(NotOpened(plan.name, error))
-            code = max(code, error.exit_code)
+            code = max(code, ExitCode.of(error))
     return opened, code
 
 
@@ -165,7 +167,7 @@ class Session:
                     self._leave(run)
                 except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
                     self._emit(Unscored(run.store.files.results, error))
-                    code = error.exit_code
+                    code = ExitCode.of(error)
         self.code = max(code, self._ended(ending))
 
     def undo(self) -> None:
@@ -204,7 +206,7 @@ class Session:
             run.store.drop(own_logs(run.store.files))
         self.runs = []
         self._emit(Dropped(self.plan, ending))
-        return ending.exit_code
+        return ExitCode.of(ending)
 
     def _count_time(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
         """Write the seconds of this session, and the limit that it has learned, into the manifest."""
@@ -257,7 +259,7 @@ class Session:
             )
         )
         if ending is not None:
-            return ending.exit_code
+            return ExitCode.of(ending)
         return FAILURES_EXIT if remaining else COMPLETE_EXIT
 
     @property
@@ -268,6 +270,8 @@ class Session:
 
 Schedules = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
+RunAsync = Callable[[Callable[[], Coroutine[Any, Any, Schedules]]], Schedules]
+"""Awaits a play, and returns what it returns."""
 PlayAlone = Callable[[Sequence["Session"]], Schedules]
 """Plays sessions without finishing them."""
 
@@ -278,12 +282,13 @@ def play(
     say: Say,
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
+    run_async: RunAsync | None = None,
 ) -> Schedules:
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
-    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once.
+    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
+    the play in a loop that runs already; without, it has a loop of its own.
     """
-    uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
     handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
@@ -295,7 +300,7 @@ def play(
             observe = held.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
             playing = partial(_played, sessions, made, opening, observe, finishing)
-            return anyio.run(playing, backend_options={"use_uvloop": uvloop})
+            return (run_async or _in_own_loop)(playing)
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
@@ -305,6 +310,11 @@ def play(
         for number, handler in handlers.items():
             signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
+
+
+def _in_own_loop(playing: Callable[[], Coroutine[Any, Any, Schedules]]) -> Schedules:
+    uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
+    return anyio.run(playing, backend_options={"use_uvloop": uvloop})
 
 
 async def _played(

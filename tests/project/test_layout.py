@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "defaults", "cost"}
+WORDS = {"model", "errors", "printable", "defaults", "option", "cost"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "errors": set(),
     "printable": set(),
     "defaults": {"model", "errors"},
+    "option": {"errors", "defaults"},
     "cost": {"model"},
     "scoring": WORDS,
     "benchmarks.files": {"errors"},
