@@ -191,7 +191,7 @@ def _options_of(cls: Any) -> tuple[Option, ...]:
 def _option(declared: Field[Any], hint: Any) -> Option:
     kind, many = kind_of(hint)
     made = dict(declared.metadata["option"])
-    made["unit"] = made["unit"] or (() if isinstance(kind, tuple) else UNITS.get(kind, ""))
+    made["unit"] = made["unit"] or UNITS.get(kind, "")
     made["flags"] = made["flags"] or (() if made.get("position") else (flag_of(declared.name, declared.default),))
     default = declared.default if declared.default_factory is MISSING else declared.default_factory()
     return Option(declared.name, kind, default, many, **made)

@@ -82,7 +82,7 @@ RUNS = {
 that would be read as options, are left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Options):
     examples: ClassVar[Sequence[str]] = (
         "harness completion bash > ~/.local/share/bash-completion/completions/harness",

@@ -34,7 +34,7 @@ class Setting:
     where: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.AsJson):
     examples: ClassVar[Sequence[str]] = (
         "harness config",

@@ -20,7 +20,7 @@ from harness.ui.console import console
 from harness.ui.streams import show_json
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Extra(options.AsJson):
     module: ClassVar[str]
 

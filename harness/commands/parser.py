@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -159,7 +159,7 @@ def called(
     named = {one.name: keyword(one) for one in interface.own}
     values = {name: given.get(place) for name, place in named.items()}
     for feature in features:
-        if not issubclass(interface.cls, type(feature)):
+        if not (is_dataclass(feature) and issubclass(interface.cls, type(feature))):
             raise BadInput(f"features: {in_brief(feature)} has no options of `{name}`")
         differing = [one for one in options_of(type(feature)) if getattr(feature, one.name) != one.default]
         named |= {one.name: f"{type(feature).__name__}.{one.name}" for one in differing}
@@ -190,7 +190,9 @@ def shape(name: str) -> type[options.Options]:
         module, _, attribute = path.partition(":")
         own = getattr(import_module(module), attribute)
     added = [cls for feature in features() for cls, commands in feature.options.items() if name in commands]
-    made: type[options.Options] = dataclass(frozen=True)(type(own.__name__, (*reversed(added), own), {}))
+    made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(
+        type(own.__name__, (*reversed(added), own), {})
+    )
     return made
 
 

@@ -14,7 +14,7 @@ from harness.option import option
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Earlier, options.Which):
     reparse: bool = option(False, "start from the saved responses instead of the saved answers", everyday=True)
     new_prices: bool = option(

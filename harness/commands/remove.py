@@ -15,7 +15,7 @@ from harness.store.run import RunStore, runs_in
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.ResultsFolder):
     runs: Sequence[str] = options.runs_option("names of runs, their folders under the results")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")

@@ -18,7 +18,7 @@ from harness.ui.console import console
 from harness.ui.streams import tell
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Earlier, options.Which):
     """Which runs to report."""
 

@@ -14,7 +14,7 @@ from harness.option import option
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
     ratio: float = option(words="share of the users, such as 0.2", unit="R", check=options.SHARE)
     sample_seed: int = options.sample_seed_option("for one seed, larger shares contain smaller ones")

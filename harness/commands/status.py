@@ -37,7 +37,7 @@ WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.AsJson, options.ResultsFolder, options.TasksFolder, options.Which):
     """Which runs to show."""
 

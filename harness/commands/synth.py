@@ -22,7 +22,7 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 """Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.OneBenchmark):
     out: Path = option(words="folder to write into", unit="DIR", read=folder)
     users: int = option(words="users per subset", check=options.POSITIVE_INT)

@@ -16,7 +16,7 @@ from harness.ui.streams import can_ask, show, tell
 EXAMPLES = ("harness trust",)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Options):
     """Nothing: the command is about the two files that other commands look for here."""
 

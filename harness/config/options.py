@@ -90,7 +90,7 @@ class Fallback:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
     """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
     says where the settings file has its values, and `fallback` is that file's address."""
@@ -109,17 +109,17 @@ class Options:
         return str((self.places or {}).get(name) or f"--{name.replace('_', '-')}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TasksFolder(Options):
     tasks_dir: Path = option(defaults.TASKS_FOLDER, "default: tasks", unit="DIR", read=folder)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ResultsFolder(Options):
     results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Earlier(ResultsFolder):
     """Runs that exist, and what their code needs."""
 
@@ -148,7 +148,7 @@ def platform_option(words: str) -> Any:
     return option(None, words, unit="NAME", flags="--subset --platform", own=True, everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Which(Options):
     """Which runs; without these options, all."""
 
@@ -157,7 +157,7 @@ class Which(Options):
     platform: Sequence[str] | None = platform_option("one subset; may be repeated")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OneBenchmark(Options):
     benchmark: str = option(
         defaults.BENCHMARK,
@@ -167,7 +167,7 @@ class OneBenchmark(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Forced(Options):
     force: bool = option(False, "replace files of the outputs' names that the harness did not write", once=True)
 
@@ -177,7 +177,7 @@ class Forced(Options):
         return Outputs(self.force, found / "outputs" if found else None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class AsJson(Options):
     json: bool = option(False, "print JSON instead of a table", everyday=True)
 
@@ -193,7 +193,7 @@ TUNING = "tuning (free to change on resume)"
 REQUEST = "requests (part of the run's identity)"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Session(ResultsFolder):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
     earlier process or the default says. `progress` gets snapshots instead of the display, and
@@ -281,7 +281,7 @@ class Session(ResultsFolder):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(Session, TasksFolder, OneBenchmark):
     """`of_benchmark` are settings of the benchmark, by the names of its fields."""
 
@@ -350,7 +350,7 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ResumeOptions(Session, Earlier, Which):
     examples: ClassVar[Sequence[str]] = (
         "harness resume",

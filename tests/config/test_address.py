@@ -471,7 +471,9 @@ def test_file_that_a_manifest_from_elsewhere_names_is_never_opened(tmp_path: Pat
 def test_key_or_header_for_a_run_from_elsewhere_wants_its_address(given: str, key_file: Path) -> None:
     """Else the manifest would say where it goes."""
     args = options()
-    args = replace(args, **{given: {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given]})
+    args = replace(
+        args, **{given: {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given]}
+    )
     for provider in (None, CLUSTER):
         with pytest.raises(BadInput, match=r"give the address for --.* too"):
             foreign(args, {**LLM, "CLUSTER_URLS": RELAY}, provider)

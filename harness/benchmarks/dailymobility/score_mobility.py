@@ -37,7 +37,7 @@ SYNTHETIC = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
     file: Path = option(words="JSON with the four lists, or asbench's result pickle", position="FILE", everyday=True)
     data: Path = option(

@@ -27,7 +27,7 @@ USERS = 20
 """Of each subset; the first ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.TasksFolder, options.OneBenchmark):
     replies: Path | None = option(
         None, "replies, one per line (JSON, or a JSON string for other text), which each user gets in turn"

@@ -27,7 +27,7 @@ FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Forced, options.AsJson, options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness compare deepseek-chat Qwen3-8B",

@@ -26,7 +26,7 @@ ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", INSPECT: ".e
 FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Forced, options.Earlier):
     runs: Sequence[str] = options.runs_option("names of runs (default: all)", read=None)
     format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = option(

@@ -21,7 +21,7 @@ from harness.option import option
 from harness.ui.console import SharedConsole, console
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.TasksFolder, options.OneBenchmark):
     examples: ClassVar[Sequence[str]] = (
         "harness fetch",

@@ -35,7 +35,7 @@ GAP = 2
 STYLES = {None: "", Standing.BEST: "bold", Standing.SECOND: "underline"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Forced, options.AsJson, options.ResultsFolder, options.TasksFolder):
     examples: ClassVar[Sequence[str]] = (
         "harness stats",

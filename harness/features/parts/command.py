@@ -28,7 +28,7 @@ from harness.ui.console import PLAIN, console
 PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness merge Qwen3-8B",

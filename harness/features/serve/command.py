@@ -21,7 +21,7 @@ from harness.option import ANY_TEXT, NOT_NEGATIVE, option
 from harness.ui.streams import show
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(CoreOptions):
     benchmark: str | None = option(
         None,

@@ -25,7 +25,7 @@ LONG = 2000
 NARROWEST = 40
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness show gpt-4o-mini",

@@ -23,7 +23,7 @@ SHOWN = 5
 """Most findings printed for a run; the JSON has all."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.AsJson, options.Earlier, options.Which):
     without_tasks: bool = option(
         False, "check only that every line is as it was written, for a folder without its tasks"
