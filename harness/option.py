@@ -173,7 +173,8 @@ def _converted(given: Any, kind: Any) -> Any:
         return given
     if kind is Path and isinstance(given, str):
         return Path(given)
-    return str(given) if kind is str and type(given) in (int, float) and CHECKS[float][0](given) else given
+    is_text = isinstance(given, Path) or (type(given) in (int, float) and CHECKS[float][0](given))
+    return str(given) if kind is str and is_text else given
 
 
 def options_of(cls: type[Any]) -> tuple[Option, ...]:
