@@ -15,8 +15,6 @@ event loop that runs.
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,7 +38,8 @@ from harness.chat import Structured
 from harness.commands import run as run_command
 from harness.commands.parser import Parsed, called
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
-from harness.errors import BadInput, ExitCode, HarnessError, heeded, reading, to_install
+from harness.engine.local import Signals
+from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
 from harness.model import JSON, Snapshots
 from harness.printable import on_one_line
 from harness.store import log
@@ -52,6 +51,7 @@ P = ParamSpec("P")
 Progress = Callable[[Snapshots], None]
 """A function that is called several times a second with frozen snapshots (`harness.model.Snapshot`), one per model; of
 `run` and `resume` in a notebook, from another thread."""
+Play = Callable[[Signals], Coroutine[Any, Any, Any]]
 FRAMES: Mapping[str, JSON] = {"pandas": {}, "polars": {"infer_schema_length": None}}
 """Libraries with a `DataFrame`, and its options for rows whose first ones may lack a value."""
 GROUP = 500
@@ -388,11 +388,11 @@ def _in_this_loop(
         call, loop = _called(name, bound.arguments), asyncio.get_running_loop()
         plays = list[asyncio.Future[Any]]()
 
-        async def play(playing: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-            plays.append(asyncio.ensure_future(_keeping_handlers(playing)))
+        async def play(playing: Play) -> Any:
+            plays.append(asyncio.ensure_future(_hearing_signals(playing)))
             return await plays[-1]
 
-        def run_async(playing: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        def run_async(playing: Play) -> Any:
             return asyncio.run_coroutine_threadsafe(play(playing), loop).result()
 
         work = asyncio.ensure_future(asyncio.to_thread(call, run_async))
@@ -408,15 +408,11 @@ def _in_this_loop(
     return played
 
 
-async def _keeping_handlers(playing: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Await a play, after which signals have the handlers that they had before."""
-    in_main = threading.current_thread() is threading.main_thread()  # others can set none
-    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
-    try:
-        return await playing()
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+async def _hearing_signals(playing: Play) -> Any:
+    """Await a play, which stops at a signal as the command does; then handlers are as before."""
+    with Signals() as signals:
+        signals.listen()
+        return await playing(signals)
 
 
 arun = _in_this_loop("run", run)

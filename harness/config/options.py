@@ -200,7 +200,7 @@ class Session(ResultsFolder):
     `run_async` awaits the play in a loop that runs already."""
 
     progress: Callable[[Snapshots], None] | None = None
-    run_async: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any] | None = None
+    run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
     api_url: Sequence[str] | None = option(
         None,
         "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",

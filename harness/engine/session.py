@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
-import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
@@ -26,7 +24,7 @@ from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported, index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
-from harness.engine.local import LocalEngine, Signalled
+from harness.engine.local import LocalEngine, Signalled, Signals
 from harness.engine.run import Run, is_bare, open_run
 from harness.errors import (
     BadInput,
@@ -37,7 +35,6 @@ from harness.errors import (
     HarnessError,
     MachineError,
     RunStopped,
-    heeded,
     memory_for,
 )
 from harness.feature import own_logs
@@ -270,8 +267,8 @@ class Session:
 
 Schedules = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
-RunAsync = Callable[[Callable[[], Coroutine[Any, Any, Schedules]]], Schedules]
-"""Awaits a play, and returns what it returns."""
+RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, Schedules]]], Schedules]
+"""Awaits a play in a loop of another thread, and returns what it returns."""
 PlayAlone = Callable[[Sequence["Session"]], Schedules]
 """Plays sessions without finishing them."""
 
@@ -287,34 +284,29 @@ def play(
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
     `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
-    the play in a loop that runs already; without, it has a loop of its own.
+    the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
     """
-    in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
-    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
     try:
-        with ExitStack() as held:
+        with Signals() as signals, ExitStack() as held:
             opening: OpenLanes = open_lanes
             for extension in extensions:
                 opening = extension.opening(opening, held, say)
             observe = held.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
             playing = partial(_played, sessions, made, opening, observe, finishing)
-            return (run_async or _in_own_loop)(playing)
+            if run_async:
+                return run_async(playing)
+            signals.listen()
+            uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
+            return anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
                 session.undo()
         raise
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
-
-
-def _in_own_loop(playing: Callable[[], Coroutine[Any, Any, Schedules]]) -> Schedules:
-    uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    return anyio.run(playing, backend_options={"use_uvloop": uvloop})
 
 
 async def _played(
@@ -323,6 +315,7 @@ async def _played(
     opening: OpenLanes,
     observe: Callable[[Snapshots], None],
     finishing: bool,
+    signals: Signals,
 ) -> Schedules:
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
@@ -335,7 +328,7 @@ async def _played(
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
         await playing.run()
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
 
