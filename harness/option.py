@@ -157,9 +157,8 @@ class Option:
         fits, expected = self.check or (one_of(self.choices) if self.choices else CHECKS[self.kind])
         if fits(made):
             return made
-        raise ValueError(
-            f"expected {expected}" if expected is NO_TEXT else f"expected {expected}, got {in_brief(given)}"
-        )
+        hides = self.secret or expected is NO_TEXT
+        raise ValueError(f"expected {expected}{'' if hides else f', got {in_brief(given)}'}")
 
 
 def _converted(given: Any, kind: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import harness
 from harness import BadInput, EndpointStopped, HarnessError, LoadedRun, aresume, arun, load_run, reeval, resume, run
 from harness.cli import main
 from harness.commands import reeval as reeval_command
-from harness.commands.parser import keyword, parsed
+from harness.commands.parser import built, keyword, parsed
 from harness.config import options
 from harness.model import Snapshots
 from harness.option import options_of
@@ -82,6 +83,26 @@ def test_every_option_says_what_it_is() -> None:
             assert one.kind is bool or one.choices or one.unit, one.name
             if one.default not in (None, ()):
                 assert one.value(one.default) == one.default
+
+
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_help_shows_what_most_people_need_and_names_the_rest(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty options and the benchmark's settings; its last line names `--help-all`, which shows every one."""
+    own, printed = built(command, ()).own, {}
+    for flag in ("--help", "--help-all"):
+        assert main([command, flag]) == 0
+        printed[flag] = capsys.readouterr().out
+    shown = [one for one in own if one.flags and re.search(rf"^  {one.flags[0]}[ ,\n]", printed["--help"], re.M)]
+    assert shown == [one for one in own if one.flags and one.everyday] and len(shown) <= 20
+    assert "--help-all" in printed["--help"].strip().splitlines()[-1]
+    flags = [flag for one in own for flag in one.flags]
+    assert all(re.search(rf"^  .*{flag}[ ,\n]", printed["--help-all"], re.M) for flag in flags)
+
+
+def test_error_about_a_key_does_not_show_it() -> None:
+    """Whatever its type."""
+    for wrong in ({"api_key": 1234567890}, {"extra_header": {"X-A": "line\nbreak-1234567890"}}):
+        assert "1234567890" not in str(failed(model="m", **wrong))
 
 
 @pytest.mark.slow
