@@ -30,33 +30,35 @@ from harness.printable import on_one_line
 
 TRUST, RUN = "trust", "run"
 """`trust` decides whether a settings file counts: it reads none itself."""
-ALL = "--help-all"
-CORE: Mapping[str, Command] = {
-    RUN: Command("harness.commands.run", "run a benchmark against a model; continues an unfinished run of the same configuration", "harness.config.options:RunOptions"),  # noqa: E501
-    "resume": Command("harness.commands.resume", "continue unfinished runs, each with its own endpoint", "harness.config.options:ResumeOptions"),  # noqa: E501
-    "reeval": Command("harness.commands.reeval", "score saved answers again, without any request"),
-    "report": Command("harness.commands.report", "make the pages of a run again, or without a name one page over all runs"),  # noqa: E501
-    "sample": Command("harness.commands.sample", "write a nested share of a tasks file"),
-    "synth": Command("harness.commands.synth", "write synthetic tasks of any size"),
-    "status": Command("harness.commands.status", "show the state of every run"),
-    "remove": Command("harness.commands.remove", "set runs aside, under other names in their folders; nothing is deleted"),  # noqa: E501
-}  # fmt: skip
-LAST: Mapping[str, Command] = {
-    TRUST: Command(
-        "harness.commands.trust", "allow the settings file and the providers file of this folder, as they are now"
-    ),
-    "config": Command(
-        "harness.commands.config", "show the options that a command would have, and where each value comes from"
-    ),
-    "completion": Command(
-        "harness.commands.completion", "print a script that lets a shell complete commands, options and run names"
-    ),
+ALL, EXTRA = "--help-all", "harness.commands.extra"
+CORE: Mapping[str, str] = {
+    RUN: "run a benchmark against a model; continues an unfinished run of the same configuration",
+    "resume": "continue unfinished runs, each with its own endpoint",
+    "reeval": "score saved answers again, without any request",
+    "report": "make the pages of a run again, or without a name one page over all runs",
+    "sample": "write a nested share of a tasks file",
+    "synth": "write synthetic tasks of any size",
+    "status": "show the state of every run",
+    "remove": "set runs aside, under other names in their folders; nothing is deleted",
 }
+LAST: Mapping[str, str] = {
+    TRUST: "allow the settings file and the providers file of this folder, as they are now",
+    "config": "show the options that a command would have, and where each value comes from",
+    "completion": "print a script that lets a shell complete commands, options and run names",
+}
+QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.options:ResumeOptions"}
+"""Classes of options apart from the module of their command, which takes a while to import."""
+
+
+def _of_core(listed: Mapping[str, str]) -> dict[str, Command]:
+    return {name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in listed.items()}
+
+
 COMMANDS: Mapping[str, Command] = {
-    **CORE,
-    **{name: Command("harness.commands.extra", one.does, one.module) for name, one in registry.COMMANDS.items()},
+    **_of_core(CORE),
+    **{name: Command(EXTRA, one.does, one.module) for name, one in registry.COMMANDS.items()},
     **{name: command for feature in features() for name, command in feature.commands.items()},
-    **LAST,
+    **_of_core(LAST),
 }
 
 
@@ -183,11 +185,10 @@ def called(
 def shape(name: str) -> type[options.Options]:
     """Return the class of a command's options: its own and those that features add."""
     command = COMMANDS[name]
-    path = command.options or f"{command.module}:Options"
-    if command.module == "harness.commands.extra":
-        own = import_module(command.module).options_of(command.options)
+    if command.module == EXTRA:
+        own = import_module(EXTRA).options_of(command.options)
     else:
-        module, _, attribute = path.partition(":")
+        module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
         own = getattr(import_module(module), attribute)
     added = [cls for feature in features() for cls, commands in feature.options.items() if name in commands]
     made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(

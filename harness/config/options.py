@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ from harness.benchmarks import registry
 from harness.chat import Structured
 from harness.config.fields import header as checked_header
 from harness.config.user_files import user_folder
-from harness.defaults import AUTO, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
+from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, in_brief
 from harness.model import JSON, Snapshots
 from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
@@ -34,6 +35,7 @@ REQUESTS = whole(1, CONCURRENCY_MOST)
 RETRIES = whole(0, RETRIES_MOST)
 SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
+CONCURRENCY = (lambda value: value == AUTO or REQUESTS[0](value), f"{REQUESTS[1]}, or `{AUTO}`")
 WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
 
 
@@ -193,86 +195,76 @@ TUNING = "tuning (free to change on resume)"
 REQUEST = "requests (part of the run's identity)"
 
 
+of_endpoint, of_tuning = partial(option, None, group=ENDPOINT), partial(option, None, group=TUNING)
+of_request = partial(option, group=REQUEST)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Session(ResultsFolder):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
-    earlier process or the default says. `progress` gets snapshots instead of the display, and
-    `run_async` awaits the play in a loop that runs already."""
+    earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
+    play in a loop that runs already."""
 
     progress: Callable[[Snapshots], None] | None = None
     run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
-    api_url: Sequence[str] | None = option(
-        None,
+    api_url: Sequence[str] | None = of_endpoint(
         "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",
-        unit="URL", flags="--api-url --api_url --base-url", group=ENDPOINT, everyday=True,
+        unit="URL", flags="--api-url --api_url --base-url", everyday=True,
     )  # fmt: skip
-    api_key: str | None = option(
-        None, "visible in the process list: better use a file or a variable",
-        unit="KEY", flags="--api-key --api_key", check=ANY_TEXT, group=ENDPOINT, secret=True,
+    api_key: str | None = of_endpoint(
+        "visible in the process list: better use a file or a variable",
+        unit="KEY", flags="--api-key --api_key", check=ANY_TEXT, secret=True,
     )  # fmt: skip
-    api_key_file: Path | None = option(None, "a file that holds the key", own=True, group=ENDPOINT, everyday=True)
-    provider: str | None = option(
-        None, "a provider in the providers file", unit="NAME", own=True, group=ENDPOINT, everyday=True
-    )
+    api_key_file: Path | None = option(None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True)
+    provider: str | None = of_endpoint("a provider in the providers file", unit="NAME", own=True, everyday=True)
     providers: Path | None = option(
-        None,
-        "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)",
-        group=ENDPOINT,
+        None, "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)", group=ENDPOINT
     )
     extra_header: Sequence[tuple[str, str]] = option(
         (), "additional header for every request; may be repeated",
-        unit="NAME:VALUE", read=header, check=IS_HEADER, group=ENDPOINT, secret=True,
+        unit="NAME:VALUE", read=header, check=IS_HEADER, secret=True, group=ENDPOINT,
     )  # fmt: skip
-    ca_file: str | None = option(
-        None, "certificates to trust in addition to the system's", unit="FILE", read=ca_file, group=ENDPOINT
-    )
-    concurrency: int | Literal["auto"] | None = option(
-        None,
+    ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
+    concurrency: int | Literal["auto"] | None = of_tuning(
         f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})",
-        unit="N", read=concurrency, check=(lambda value: REQUESTS[0](value) or value == AUTO, f"{REQUESTS[1]} or auto"),
-        variable="BENCH_MAX_WORKERS", group=TUNING, everyday=True,
+        unit="N", read=concurrency, check=CONCURRENCY, variable="BENCH_MAX_WORKERS", everyday=True,
     )  # fmt: skip
-    start: int | None = option(
-        None, f"where auto starts (default: what it learned, or {defaults.AUTO_START})",
-        flags="--auto-start", check=REQUESTS, group=TUNING,
-    )  # fmt: skip
-    floor: int | None = option(
-        None,
-        f"lower limit of auto (default: {defaults.AUTO_FLOOR})",
-        flags="--auto-floor",
-        check=REQUESTS,
-        group=TUNING,
+    start: int | None = of_tuning(
+        f"where auto starts (default: what it learned, or {defaults.AUTO_START})", flags="--auto-start", check=REQUESTS
     )
-    ceiling: int | None = option(
-        None, f"upper limit of auto (default: {defaults.AUTO_CEILING})",
-        flags="--auto-ceiling", check=REQUESTS, group=TUNING,
-    )  # fmt: skip
-    rpm: float | None = option(None, "maximum requests per minute", check=POSITIVE, group=TUNING, everyday=True)
-    tpm: float | None = option(None, "maximum tokens per minute, prompts and completions", check=POSITIVE, group=TUNING)
-    timeout: float | None = option(
-        None, f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})",
-        unit="S", check=SECONDS, group=TUNING, everyday=True,
-    )  # fmt: skip
-    stall: float | None = option(
-        None, f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})",
-        unit="S", flags="--stall-timeout", check=SECONDS, group=TUNING,
-    )  # fmt: skip
-    stream: Literal["auto", "on", "off"] | None = option(
-        None, "whether replies are streamed (default: auto, only if an endpoint requires it)", group=TUNING
+    floor: int | None = of_tuning(
+        f"lower limit of auto (default: {defaults.AUTO_FLOOR})", flags="--auto-floor", check=REQUESTS
     )
-    max_retries: int | None = option(
-        None, f"retries of a request after the first try (default: {defaults.MAX_RETRIES})", check=RETRIES, group=TUNING
+    ceiling: int | None = of_tuning(
+        f"upper limit of auto (default: {defaults.AUTO_CEILING})", flags="--auto-ceiling", check=REQUESTS
     )
-    max_outage: float | None = option(
-        None, f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})",
-        unit="S", check=SECONDS, group=TUNING,
+    rpm: float | None = of_tuning("maximum requests per minute", check=POSITIVE, everyday=True)
+    tpm: float | None = of_tuning("maximum tokens per minute, prompts and completions", check=POSITIVE)
+    timeout: float | None = of_tuning(
+        f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})",
+        unit="S",
+        check=SECONDS,
+        everyday=True,
+    )
+    stall: float | None = of_tuning(
+        f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})",
+        unit="S", flags="--stall-timeout", check=SECONDS,
     )  # fmt: skip
-    wait: float | None = option(
-        None, "seconds to wait for the first answer of an endpoint that is still loading (default: 0)",
-        unit="S", check=WAIT, group=TUNING,
+    stream: Literal["auto", "on", "off"] | None = of_tuning(
+        "whether replies are streamed (default: auto, only if an endpoint requires it)"
+    )
+    max_retries: int | None = of_tuning(
+        f"retries of a request after the first try (default: {defaults.MAX_RETRIES})", check=RETRIES
+    )
+    max_outage: float | None = of_tuning(
+        f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})",
+        unit="S", check=SECONDS,
     )  # fmt: skip
-    durability: Literal["process", "power"] | None = option(
-        None, "what a saved reply survives: this process (default), or a power loss", group=TUNING
+    wait: float | None = of_tuning(
+        "seconds to wait for the first answer of an endpoint that is still loading (default: 0)", unit="S", check=WAIT
+    )
+    durability: Literal["process", "power"] | None = of_tuning(
+        "what a saved reply survives: this process (default), or a power loss"
     )
     no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
     allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
@@ -327,27 +319,26 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
     )
     reeval: bool = option(False, "score the saved answers again instead, as `reeval` does")
-    temperature: float | None = option(
-        None, f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",
-        unit="T", check=NOT_NEGATIVE, group=REQUEST, everyday=True,
-    )  # fmt: skip
-    top_p: float | None = option(None, unit="P", check=SHARE, group=REQUEST)
-    seed: int | None = option(None, "the endpoint's sampling seed", group=REQUEST)
-    max_tokens: int | None = option(None, "not sent unless given", check=POSITIVE_INT, group=REQUEST, everyday=True)
-    extra_body: Mapping[str, Any] = option(
-        {}, "additional members for every request", unit="JSON", read=json_object, group=REQUEST
+    temperature: float | None = of_request(
+        None,
+        f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",
+        unit="T",
+        check=NOT_NEGATIVE,
+        everyday=True,
     )
+    top_p: float | None = of_request(None, "share of the most probable tokens to draw from", unit="P", check=SHARE)
+    seed: int | None = of_request(None, "the endpoint's sampling seed")
+    max_tokens: int | None = of_request(None, "not sent unless given", check=POSITIVE_INT, everyday=True)
+    extra_body: Mapping[str, Any] = of_request({}, "additional members for every request", read=json_object)
     structured: Structured = option(
         "json_object",
         "response_format of requests; json_schema demands the benchmark's schema, auto uses as much of it as the "
         "endpoint accepts",
         group=REQUEST,
     )
-    parse_retries: int = option(
-        defaults.PARSE_RETRIES,
-        f"times to repeat a request after an unusable reply (default: {defaults.PARSE_RETRIES})",
-        check=RETRIES, group=REQUEST,
-    )  # fmt: skip
+    parse_retries: int = of_request(
+        PARSE_RETRIES, f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})", check=RETRIES
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
