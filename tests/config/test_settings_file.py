@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from harness.cli import main
 from harness.commands.config import given as given_of
 from harness.commands.config import values
-from harness.commands.parser import parsed
+from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import address, user_files
 from harness.config.address import Found
+from harness.config.settings_file import KEY_FILE, URLS
 from harness.errors import BadInput
+from harness.option import Option
 from tests.support import ROOT
 
 URL, RELAY = "http://127.0.0.1:9/v1", "https://relay.example/v1"
@@ -62,6 +65,39 @@ def test_every_kind_of_value_is_what_its_flag_takes() -> None:
     found = given("run", "concurrency", "rpm", "stream", "html", "tasks_dir", "model", "platform", "extra_body", "seed")
     thinking = {"thinking": {"type": "disabled"}}
     assert found == [64, 1.5, "on", False, Path("~/数据").expanduser(), ["a", "乙"], ["weibo"], thinking, -3]
+
+
+CANDIDATES = ("3", "0.75", "3000", "1/2", "5usd", "a.xlsx", "a.html", "a.md", "X-A:b", str(ROOT / "README.md"))
+"""Each option takes one of these, as text."""
+TEXTS = {dict: '{"x": 3}', bool: "true"}
+
+
+def taken(one: Option) -> str:
+    """Return a text that an option takes."""
+    for text in CANDIDATES:
+        with suppress(ValueError):
+            one.one(text)
+            return text
+    raise AssertionError(one.name)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_key_gives_what_its_flag_gives(command: str) -> None:
+    """In the command's table; a decision for one call and a key are no keys of the file."""
+    own = built(command, ()).own
+    if any(one.required for one in own):
+        pytest.skip("it needs arguments")
+    for one in own:
+        if not one.flags or one.once or one.secret or one.name in (URLS, KEY_FILE):
+            continue
+        text = one.choices[-1] if one.choices else TEXTS.get(one.kind) or taken(one)
+        text = "" if one.kind is bool else text
+        value = "true" if one.kind is bool else "{x = 3}" if one.kind is dict else f'"{text}"'
+        write(f"[{command}]\n{one.label} = {value}\n")
+        by_file = getattr(parsed([command]).args, one.name)
+        Path("harness.toml").unlink()
+        word = f"--{one.label}{'=' if text else ''}{text}"
+        assert by_file == getattr(parsed([command, word]).args, one.name), (one.name, text)
 
 
 def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() -> None:
