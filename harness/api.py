@@ -32,7 +32,6 @@ from harness.analysis.rows import Rows, rows
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.overview import covered, headline, with_unit
-from harness.benchmarks.registry import find
 from harness.benchmarks.reports import Report, read
 from harness.chat import Structured
 from harness.commands import run as run_command
@@ -89,6 +88,10 @@ class LoadedRun:
         title = on_one_line(f"{self.folder}, {self.subset}")
         cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows)
         return f"<table><caption>{escape(title)}</caption>{cells}</table>"
+
+    def __fspath__(self) -> str:
+        """Return the folder, so that a run can be given where one is named by its folder."""
+        return str(self.folder)
 
     @property
     def name(self) -> str:
@@ -386,9 +389,11 @@ def _in_this_loop(
         bound = signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         call, loop = _called(name, bound.arguments), asyncio.get_running_loop()
-        plays = list[asyncio.Future[Any]]()
+        plays, cancelled = list[asyncio.Future[Any]](), asyncio.Event()
 
         async def play(playing: Play) -> Any:
+            if cancelled.is_set():
+                raise asyncio.CancelledError
             plays.append(asyncio.ensure_future(_hearing_signals(playing)))
             return await plays[-1]
 
@@ -399,6 +404,7 @@ def _in_this_loop(
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            cancelled.set()
             for one in plays:
                 one.cancel()
             with suppress(BaseException):
@@ -422,7 +428,7 @@ aresume = _in_this_loop("resume", resume)
 def _is_asked_for(one: LoadedRun, args: Any) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
     platforms = {platform.lower() for platform in args.platform or [one.subset]}
-    return one.subset in platforms and one.manifest.identity["benchmark"] == find(args.benchmark).name
+    return one.subset in platforms and one.manifest.identity["benchmark"] == args.found().name
 
 
 def _changed(one: LoadedRun) -> int:

@@ -90,6 +90,7 @@ class Interface:
         found |= {one.name: list(found[one.name]) for one in self.own if one.many and found[one.name] is not None}
         if self.benchmark is not None:
             given = [one.name for one in self.of_benchmark if one.name in values]
+            found["benchmark_class"] = self.benchmark
             found["of_benchmark"] = {name.removeprefix(settings.DEST): values[name] for name in given}
         return self.cls(**found, **more)
 

@@ -66,7 +66,7 @@ def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = T
 
     Keys are checked only for plans that are to be sent.
     """
-    cls = registry.find(args.benchmark)
+    cls = args.found()
     given = _config(args)
     book = providers.read(args.providers, os.environ)
     entries = _entries(args, given, book)
@@ -185,7 +185,7 @@ def _models(args: RunOptions) -> list[str]:
     named = list(args.model)
     if named or args.queue is not None or args.config is not None:
         return named
-    cls = registry.find(args.benchmark)
+    cls = args.found()
     floor = cls.floor or next(iter(cls.baselines), None)
     if floor and args.demo and not (args.api_url or args.provider):
         return [f"{defaults.BASELINE_PREFIX}{floor}"]

@@ -275,13 +275,14 @@ class Session(ResultsFolder):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(Session, TasksFolder, OneBenchmark):
-    """`of_benchmark` are settings of the benchmark, by the names of its fields."""
+    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
 
     examples: ClassVar[Sequence[str]] = (
         "harness run --demo",
         "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
         "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
     )
+    benchmark_class: type[Benchmark] | None = None
     of_benchmark: Mapping[str, Any] | None = None
     model: Sequence[str] = option(
         (),
@@ -339,6 +340,10 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     parse_retries: int = of_request(
         PARSE_RETRIES, f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})", check=RETRIES
     )
+
+    def found(self) -> type[Benchmark]:
+        """Return the class of the benchmark: that of the file as it was when the command began."""
+        return self.benchmark_class or registry.find(self.benchmark)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -77,7 +77,7 @@ def told() -> tuple[int, str]:
 if __name__ == "__main__":
     runs = blocking() + asyncio.run(awaited())
     one: LoadedRun = load_run(RESULTS / "recency", "weibo")
-    findings = compare("recency", "frequency", resamples=1000)
+    findings = compare(one, "frequency", results_dir=RESULTS, resamples=1000)
     table, proofs = leaderboard(metric="Recall"), verify("recency")
     export("recency", format="jsonl", rows="users")
     print(harness.__version__, len(runs), one.complete, findings, len(table), len(proofs), len(list_runs()), told())

@@ -304,6 +304,34 @@ def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path: Path) -> 
         assert len(server.bodies) <= made.report.usage["requests"] + 1
 
 
+def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path: Path) -> None:
+    """No request is sent."""
+    with serving(baseline) as server:
+
+        async def cancelled() -> None:
+            task = asyncio.ensure_future(arun(model="m", api_url=server.url, results_dir=tmp_path, **THREE))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(cancelled())
+        assert not server.bodies
+
+
+def test_file_of_a_benchmark_may_change_while_it_runs(tmp_path: Path) -> None:
+    """The runs that are returned are those of the class that was run."""
+    plugin = tmp_path / "stars.py"
+    plugin.write_bytes((ROOT / "examples/star_rating/star_rating.py").read_bytes())
+
+    def edited(snapshots: Snapshots) -> None:
+        plugin.write_text("not Python", encoding="utf-8")
+
+    where = {"tasks_dir": ROOT / "examples/star_rating", "results_dir": tmp_path / "results"}
+    [made] = run(plugin, model="baseline/four-stars", progress=edited, **where)
+    assert made.complete
+
+
 # Notebooks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -107,7 +108,7 @@ def _compared(args: Options) -> tuple[JSON, list[Block], Callable[[JSON], Any]]:
 
 
 def compare(  # noqa: PLR0913
-    *runs: str | Path,
+    *runs: str | PathLike[str],
     subset: str | Sequence[str] | None = None,
     results_dir: str | Path | None = None,
     tasks_dir: str | Path | None = None,
@@ -122,8 +123,8 @@ def compare(  # noqa: PLR0913
 ) -> Findings:
     """Compare runs on the users that they share, with significance tests, as `harness compare` does.
 
-    `runs` are names, or folders. With `plan`, which takes one run, return how many users a `difference` needs. Raise
-    `BadInput`.
+    `runs` are names, folders, or loaded runs. With `plan`, which takes one run, return how many users a `difference`
+    needs. Raise `BadInput`.
     """
-    data, blocks, _ = _compared(called("compare", {**locals(), "name": [str(one) for one in runs] or None}).args)
+    data, blocks, _ = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
     return Findings(data, tuple(blocks))
