@@ -68,6 +68,9 @@ def wrap(text: str, width: int) -> Lines:
     A line may end at a space and on both sides of a wide character, though not before closing punctuation;
     a word that is longer than a line is cut.
     """
+    whole = " ".join(map(on_one_line, text.split()))
+    if cell_len(whole) <= width:
+        return [whole]
     lines = [""]
     for spaced, piece in _pieces(text):
         longer = f"{lines[-1]} {piece}" if spaced and lines[-1] else lines[-1] + piece
