@@ -1,7 +1,8 @@
 """Another client with what would distort a count of its instructions taken out: SCRIPT and its arguments.
 
 SHA-256 becomes a checksum that costs next to nothing. A processor has instructions for it, which valgrind lacks, so the
-hashes would distort the count.
+hashes would distort the count. And what goes by the clock, the display and live scores, is left to the end of the run:
+a busy machine would count more of it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import runpy
 import sys
 import zlib
+from importlib import import_module
 
 
 class Sum:
@@ -38,5 +40,6 @@ class Sum:
 
 if __name__ == "__main__":
     hashlib.sha256 = Sum  # type: ignore[assignment,misc]
+    import_module("harness.engine.local").TICK_SECONDS = 1e6  # after the line above: its modules take the class
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")
