@@ -12,7 +12,7 @@ import orjson
 from msgspec import UNSET
 
 from harness.benchmark import Benchmark, Metric, metrics_of
-from harness.benchmarks import usage
+from harness.benchmarks import registry, usage
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
 from harness.cost import each, money_text
@@ -169,7 +169,8 @@ def _bounds(report: Report) -> Iterator[Block]:
 def _about_run(report: Report) -> Iterator[Block]:
     """Prompt, settings, tasks; the latter only where the run's manifest is known."""
     run = report.run
-    whose = "this harness's own" if report.prompt == "own" else report.prompt
+    maker = "this harness's" if registry.is_shipped(report.benchmark) else "the benchmark's"
+    whose = f"{maker} own" if report.prompt == "own" else report.prompt
     yield Paragraph(f"Prompt: {whose} (prompt version {report.prompt_version}).")
     if run:
         settings = ", ".join(_setting(name, value) for name, value in run.items() if name not in RUN_FACTS)

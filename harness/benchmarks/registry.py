@@ -125,6 +125,13 @@ def served(cls: type[Benchmark]) -> dict[str, Baseline]:
     return {f"{BASELINE_PREFIX}{name}": answer for name, answer in cls.baselines.items()}
 
 
+def check_baseline(model: str, cls: type[Benchmark]) -> None:
+    """Raise `BadInput` for a model that is none of the baselines that the harness can play for a benchmark."""
+    known = {**baselines(), **served(cls)}
+    if model not in known:
+        raise BadInput(f"no baseline {in_brief(model)}; there are {', '.join(known)}: check --model")
+
+
 def reader(text: str) -> str | None:
     """Return the baseline that can answer a prompt which is for another model, None if none can."""
     found = (

@@ -16,7 +16,7 @@ from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
 from harness.engine.run import check_disk
-from harness.engine.session import Schedules, Session, open_indexes, open_sessions, play
+from harness.engine.session import Schedules, Session, check_plans, open_indexes, open_sessions, play
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 
@@ -53,6 +53,7 @@ def _open(
     """
     for words in dict.fromkeys(words for plan in plans for words in notices(plan)):
         say(words)
+    check_plans(plans, extensions)
     for extension in extensions:
         extension.begin(plans, held, say)
     sessions, code = open_sessions(plans, open_indexes(plans, held), held, emit, extensions)

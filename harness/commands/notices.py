@@ -125,8 +125,9 @@ def _found(event: events.Opened) -> Iterator[str]:
 def _left_open(event: events.LeftOpen) -> str:
     user = event.benchmark.user
     figures = running(event.benchmark, event.figures)
-    so_far = f"; {figures} (of {plural(event.scored, user)})" if event.scored else ""
-    return f"{event.label}: {event.done} of {event.users} {user}s are done (INCOMPLETE){so_far}"
+    so_far = f"; {figures} (of the {plural(event.scored, user)} scored so far)" if event.scored else ""
+    state = "INCOMPLETE" if event.done < event.users else "not scored yet: `resume` makes the report"
+    return f"{event.label}: {event.done} of {event.users} {user}s are done ({state}){so_far}"
 
 
 def _short(value: Any) -> str:

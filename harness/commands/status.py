@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
+from rich.console import Console, JustifyMethod
 from rich.measure import Measurement
 from rich.table import Table
 
@@ -21,7 +22,7 @@ from harness.config import options
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.feature import features, pending
+from harness.feature import Column, features, pending
 from harness.model import JSON
 from harness.store.lock import held
 from harness.store.log import lines, objects
@@ -33,6 +34,8 @@ from harness.ui.streams import show_json
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost")
+LEAST_FIRST = (*reversed(TOKENS), "requests", "updated", "cost", "repeats", "model", "percent", "failed", "subset")
+"""Columns that a narrow terminal leaves out, in this order: the others are the fewest that are of use."""
 WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
@@ -68,25 +71,53 @@ def _percent(row: JSON) -> int | None:
 
 
 def _print(rows: list[JSON]) -> None:
-    """Print a table, folded on a narrow terminal; in a file or pipe, which programs read, each run on one line."""
-    table = Table(box=None, pad_edge=False)
+    """Print a table. In a file or pipe, which programs read, it has its natural width, each run on one line; on a
+    terminal the columns of least worth are left out that do not fit, and only a name wider than all is folded."""
     more = [feature.column for feature in features() if feature.column]
     there = {name: any(name in row for row in rows) for name in ("repeats", *[column.name for column in more])}
     there["cost"] = any(_money(row["cost"]) for row in rows)
     columns = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
-    for name in columns:
-        table.add_column(name.removesuffix("_tokens"), justify="right" if name in NUMBERS else "left", overflow="fold")
-    for row in rows:
-        plus = "+" if row["requests_without_usage"] else ""
-        shown = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
-        shown |= {name: f"{row[name]}{plus}" for name in TOKENS if row[name] is not None}
-        shown["cost"] = _money(row["cost"])
-        shown |= {column.name: column.words(row[column.name]) for column in more if column.name in row}
-        table.add_row(*("" if shown.get(name) is None else str(shown[name]) for name in columns))
-    screen = console()
+    cells = [_cells(row, more) for row in rows]
+    screen, table = console(), _table(columns, cells)
     if not screen.is_terminal:
-        screen.width = max(screen.width, Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum)
+        screen.width = max(screen.width, _width(screen, table))
+    droppable = [name for name in (*LEAST_FIRST, *[column.name for column in more]) if name in columns]
+    gone: list[str] = []
+    while droppable and _width(screen, table) > screen.width:
+        gone.append(droppable.pop(0))
+        table = _table([name for name in columns if name not in gone], cells)
     screen.print(table)
+    if gone:
+        screen.print(f"not in this width: {', '.join(map(_heading, gone))} (--json has all)", soft_wrap=True)
+
+
+def _cells(row: JSON, more: Sequence[Column]) -> dict[str, str]:
+    """Return the texts of a row, without those that are unknown."""
+    plus = "+" if row["requests_without_usage"] else ""
+    cells = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
+    cells |= {name: f"{row[name]}{plus}" for name in TOKENS if row[name] is not None}
+    cells["cost"] = _money(row["cost"])
+    cells |= {column.name: column.words(row[column.name]) for column in more if column.name in row}
+    return {name: str(cell) for name, cell in cells.items() if cell is not None}
+
+
+def _table(columns: Sequence[str], cells: Sequence[dict[str, str]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        justify: JustifyMethod = "right" if name in NUMBERS else "left"
+        table.add_column(_heading(name), justify=justify, overflow="fold", no_wrap=name != "name")
+    for row in cells:
+        table.add_row(*(row.get(name, "") for name in columns))
+    return table
+
+
+def _heading(name: str) -> str:
+    return name.removesuffix("_tokens")
+
+
+def _width(screen: Console, table: Table) -> int:
+    """Return the natural width of a table."""
+    return Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum
 
 
 def _money(cost: JSON | None) -> str:

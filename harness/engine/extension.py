@@ -69,6 +69,9 @@ class Extension:
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         """Note in the manifest of a run what this session adds; `old` is that of the session before."""
 
+    def check(self, plans: Sequence[Plan]) -> None:
+        """Raise `BadInput` for plans that cannot be played. Called before `begin`, and where nothing will be sent."""
+
     def rated(self, plan: Plan, rate: Rate) -> Rate:
         """Take part in which price a plan's requests have."""
         return rate

@@ -285,6 +285,8 @@ class Progress:
     def _growth(self, steps: int) -> float | None:
         """Return by what this session's replies grow until its end, if all its users take as many a step as those who
         have ended; `steps` remain."""
+        if any(run.first is not None for run in self._runs):
+            return None  # others follow the first users of an estimate
         if (per_step := self._replies_per_step) is None or not self._caller.traffic.successes:
             return None
         return max(1.0, per_step * (self._steps_done() - self._steps_before + steps) / self._caller.traffic.successes)

@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from harness.benchmark import kept_files
 from harness.benchmarks import tasks
+from harness.benchmarks.registry import check_baseline
 from harness.config.plan import Plan
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
@@ -50,6 +51,15 @@ COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 _IndexKey = tuple[str, str, str, Path, int]
 _Indexes = dict[_IndexKey, TaskIndex]
 """By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
+
+
+def check_plans(plans: Sequence[Plan], extensions: Sequence[Extension]) -> None:
+    """Raise `BadInput` for what cannot be played: an unknown baseline, or what a feature refuses."""
+    for plan in plans:
+        if plan.found is None:
+            check_baseline(plan.sampling.model, type(plan.benchmark))
+    for extension in extensions:
+        extension.check(plans)
 
 
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:

@@ -75,9 +75,13 @@ class LiveDisplay:
             self._live.update(self._board, refresh=True)
 
     def _take_up_wrapped_lines(self) -> None:
-        """Move up over the extra lines of the last board, which a terminal that became narrower has wrapped."""
-        extra = wrapped(self._board.widths, self._console.width)
-        if extra:
+        """Move up over the extra lines of the last board, which a terminal that became narrower has wrapped; a board
+        that is higher than the terminal by now has no line above it to keep, and all is erased."""
+        widths, size = self._board.widths, self._console.size
+        extra = wrapped(widths, size.width)
+        if len(widths) + extra > size.height:
+            self._console.control(Control(ControlType.HOME, ControlType.CLEAR))
+        elif extra:
             erased = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
             self._console.control(Control(ControlType.CARRIAGE_RETURN, *(erased * extra)))
 
@@ -137,8 +141,8 @@ def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
     )
     texts = [(label, [part.text.strip() for part in parts if part.text not in NOTHING]) for label, parts in labelled]
     parts = [text for label, some in texts if some for text in (label + some[0], *some[1:])]
-    screen, room = Screen(COLUMNS, 1, encoding), COLUMNS - len("  warning ")
-    warnings = [f"warning {screen.cut(screen.plain(words.warned(one)), room)}" for one in s.warnings[:WARNINGS]]
+    plain = Screen(COLUMNS, 1, encoding).plain
+    warnings = [f"warning {plain(words.warned(one))}" for one in s.warnings[:WARNINGS]]
     return [*subsets, words.time(s), *parts, *warnings]
 
 

@@ -149,7 +149,7 @@ def tokens(s: Snapshot) -> list[Piece]:
     if s.requests and not s.prompt_tokens and not s.completion_tokens and s.latency:
         return [Piece("the endpoint reports none")]
     parts = [Piece(f"{count(s.prompt_tokens)} in, {count(s.completion_tokens)} out", 22)]
-    if s.projected_tokens and s.eta:
+    if s.projected_tokens and s.eta and not s.stopping:
         into, out = s.projected_tokens
         parts.append(Piece(f"by the end about {tokens_of(into, out)}"))
     return parts
@@ -159,7 +159,9 @@ def cost(s: Snapshot) -> list[Piece]:
     """Return what all saved replies cost, what is left to requests, and a projection to the end."""
     parts = [Piece(money_text(s.cost), 22)] if s.cost else []
     parts += [Piece(text, room) for text, room in s.allowance]
-    return [*parts, Piece(f"by the end {money_text(s.projected_cost)}")] if s.projected_cost and s.eta else parts
+    if s.projected_cost and s.eta and not s.stopping:
+        parts.append(Piece(f"by the end {money_text(s.projected_cost)}"))
+    return parts
 
 
 def tokens_of(into: int, out: int) -> str:

@@ -21,13 +21,14 @@ import pytest
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
 from harness.commands import notices
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.commands.status import Options as StatusOptions
 from harness.config import options
-from harness.engine import session
+from harness.engine import events, session
 from harness.errors import BadInput
 from harness.store import manifest
 from harness.store.lock import RunLock
@@ -905,3 +906,18 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
     assert process.returncode == 4, process.stderr
     [told] = process.stderr.splitlines()
     assert "no memory left to score beijing" in told and "`reeval`" in told
+
+
+def test_unknown_baseline_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    """Also by a preview; no folder is made for it."""
+    words = ["run", "--demo", "--model", "baseline/nobody", "--results-dir", str(tmp_path / "r")]
+    assert main(words) == 2
+    assert main([*words, "--dry-run"]) == 2
+    assert not (tmp_path / "r").exists()
+
+
+def test_stopped_run_of_which_everyone_is_done_is_not_called_incomplete() -> None:
+    """Only its report is left to make."""
+    benchmark = StreamProfile(StreamProfile.Settings())
+    some, everyone = (notices._left_open(events.LeftOpen("weibo", benchmark, done, 40, {}, 0)) for done in (39, 40))
+    assert "INCOMPLETE" in some and "INCOMPLETE" not in everyone

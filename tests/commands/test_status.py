@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from shutil import copytree
 
 import orjson
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 
 from harness.cli import main
 from harness.store.log import objects, seal
 from tests.support import DATA, Terminal
 
+EARLIER = DATA / "folder-0.1.0" / "results"
 NAME = "基线-" + "一个很长的名字" * 8
 USAGE = ["requests", "prompt", "completion"]
 COLUMNS = ["name", "subset", "model", "state", "users", "done", "percent", "failed", *USAGE, "updated"]
@@ -47,7 +51,25 @@ def test_status_on_a_narrow_terminal_folds(results: Path, monkeypatch: pytest.Mo
     assert len(screen.getvalue().splitlines()) > 2
 
 
-EARLIER = DATA / "folder-0.1.0" / "results"
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_status_on_a_terminal_breaks_no_cell(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns that do not fit are left out and named; each run is on one line, with its values whole."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", screen := Terminal())
+    assert main(["status", "--results-dir", str(EARLIER)]) == 0
+    head, *rows, note = Text.from_ansi(screen.getvalue()).plain.splitlines()
+    assert max(map(cell_len, (head, *rows))) <= width
+    assert len(rows) == len({row.split()[0] for row in rows}) == len(list(EARLIER.iterdir()))
+    kept = head.split()
+    assert {"name", "state", "users", "done"} <= {*kept} < {*COLUMNS}
+    assert all(name in note for name in {*COLUMNS} - {*kept})
+    users, done = (kept.index(name) for name in ("users", "done"))
+    for row in rows:
+        cells = re.split(r"\s{2,}", row.strip())
+        assert cells[users].isdigit() and cells[done].isdigit()
+
+
 COUNTS = ("requests", "prompt_tokens", "completion_tokens", "requests_without_usage")
 
 

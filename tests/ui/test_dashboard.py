@@ -331,14 +331,26 @@ def test_lines_that_a_narrower_terminal_wrapped_are_taken_too() -> None:
     assert wrapped([80, 40, 41, 0], 40) == 2
     assert wrapped([80, 79], 100) == 0
     screen, file = terminal()
+    screen.height = 48
     with LiveDisplay(screen) as observe:
         observe((snapshot(),))
-        widths = [cell_len(line) for line in shown((snapshot(),), 80, 24)]
+        widths = [cell_len(line) for line in shown((snapshot(),), 80, 48)]
         screen.width = 40
         before = file.getvalue().count("\x1b[1A")
         observe((snapshot(),))
         gone_up = file.getvalue().count("\x1b[1A") - before
     assert gone_up == len(widths) - 1 + wrapped(widths, 40) > len(widths) - 1
+
+
+def test_board_that_a_resize_made_higher_than_the_terminal_is_erased_whole() -> None:
+    """The cursor cannot go up to its first line, which is out of the screen: all of the screen is erased."""
+    screen, file = terminal()
+    with LiveDisplay(screen) as observe:
+        observe((snapshot(),))
+        screen.size = (screen.width, 5)  # type: ignore[assignment]
+        assert "\x1b[2J" not in file.getvalue()
+        observe((snapshot(),))
+    assert "\x1b[2J" in file.getvalue()
 
 
 def test_printing_from_a_thread_waits_for_its_turn() -> None:
@@ -410,6 +422,19 @@ def test_log_lines_keep_within_eighty_columns() -> None:
     several = progress.lines((run, snapshot(SUBSET, name="gpt-5-mini", over=True)))
     assert "千问: weibo 1100/1200" in several
     assert several.splitlines()[-1] == "gpt-5-mini: xiaohongshu 1100/1200 (20 failed) | done"
+
+
+def test_warning_is_whole_in_a_log() -> None:
+    """It may end in an address or a command, which a cut would take away."""
+    text = f"no answer: try `curl http://127.0.0.1:8000/{'v' * 90}/models`"
+    assert text in progress.lines((snapshot(warnings=(Warned(text, 1.0),)),))
+
+
+def test_run_that_stops_has_no_projection() -> None:
+    """What it would have taken by its end is of no use: it ends now."""
+    run = snapshot(**{**FULL, "projected_tokens": (10**6, 10**5), "projected_cost": (USD,), "eta": 60.0})
+    assert len(words.tokens(run)) == len(words.tokens(replace(run, stopping="interrupted"))) + 1
+    assert len(words.cost(run)) == len(words.cost(replace(run, stopping="interrupted"))) + 1
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -43,6 +43,8 @@ class Budgets(Extension):
 
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         self._held = held
+
+    def check(self, plans: Sequence[Plan]) -> None:
         self._words = {plan.name: words for plan in plans if (words := self._words_of(plan)) is not None}
         for plan in plans:
             self._cap(plan, plan.price)

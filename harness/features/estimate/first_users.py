@@ -13,6 +13,8 @@ from harness.errors import BadInput
 from harness.features.estimate.estimates import Estimate, Estimated, choose, estimates, in_short, lines, sample_of
 from harness.ui.streams import can_ask, tell
 
+AGREE = "; nobody can be asked here: --yes goes on without asking"
+
 
 class FirstUsers(Extension):
     def __init__(self, args: Any) -> None:
@@ -41,7 +43,9 @@ class FirstUsers(Extension):
                 say(line)
         if open_ones and not (found and self._agreed(found)):
             for _, lane in open_ones:
-                lane.ending = Estimated("the first users are played, and their replies saved")
+                lane.ending = Estimated(
+                    f"the first users are played, and their replies saved{'' if can_ask() else AGREE}"
+                )
         for session, lane, schedule in played:
             if lane.ending or not session.remaining:
                 session.finish(lane, schedule)

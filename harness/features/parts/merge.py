@@ -102,7 +102,9 @@ def _fitting(parts: Sequence[Part]) -> list[Part]:
     first = parts[0]
     for part in parts:
         if "part" not in part.manifest.selection:
-            raise BadInput(f"{part.label}: a whole run, and not a part of one (`run --part`)")
+            raise BadInput(
+                f"{part.label}: this is a whole run; `merge` joins the parts of one, which `run --part I/N` plays"
+            )
         if found := differences(_common(first.manifest), _common(part.manifest)):
             name, (a, b) = next(iter(found.items()))
             raise BadInput(

@@ -25,7 +25,7 @@ from harness.cost import BYTES_PER_TOKEN, Rate, rounded
 from harness.endpoint.quirks import text_of
 from harness.engine.extension import Extension
 from harness.engine.rehearsal import Rehearsal, rehearsed
-from harness.engine.session import index_key, open_indexes
+from harness.engine.session import check_plans, index_key, open_indexes
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.store.tasks import TaskIndex
@@ -59,10 +59,11 @@ def execute(args: RunOptions) -> int:
         args = replace(args, api_key="none")  # nothing is sent
     screen, switched_on = console_of(no_color=args.no_color), extensions(args)
     try:
-        return show(plans_of(args, switched_on, sends=False), screen, switched_on, addressed=True)
+        plans, addressed = plans_of(args, switched_on, sends=False), True
     except BadInput:
         args = replace(args, api_url=args.api_url or [defaults.OPENAI_URL])
-        return show(plans_of(args, switched_on, sends=False), screen, switched_on, addressed=False)
+        plans, addressed = plans_of(args, switched_on, sends=False), False
+    return show(plans, screen, switched_on, addressed=addressed)
 
 
 def show(plans: Sequence[Plan], console: Console, switched_on: Sequence[Extension] = (), *, addressed: bool) -> int:
@@ -70,6 +71,7 @@ def show(plans: Sequence[Plan], console: Console, switched_on: Sequence[Extensio
 
     Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
     """
+    check_plans(plans, switched_on if addressed else ())
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         for plan in plans:

@@ -34,6 +34,9 @@ from harness.ui.words import plural
 REQUESTS, BLOCKS = 10, 100
 """Requests of a user, and blocks of the card, that are shown unless all are wanted."""
 
+NOTHING = "n/a"
+"""The text of a figure that a user does not have (`Metric.text`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShowOptions:
@@ -65,7 +68,10 @@ class Users:
                 rows.append((self._name(data), *self._cards.card(data, None, ()).figures))
         scored = self._report.coverage.scored_users
         yield Heading(f"{self._run.label}: {plural(scored, self._report.user)}")
-        yield Table((self._report.user, *self._cards.columns), tuple(rows))
+        user, *columns = zip((self._report.user, *self._cards.columns), *rows, strict=True)
+        kept = [column for column in columns if {*column[1:]} != {NOTHING}]  # a figure of all users is of none alone
+        head, *cells = zip(user, *kept, strict=True)
+        yield Table(head, tuple(cells))
         if len(rows) < scored:
             yield Paragraph(f"These are the first {len(rows)}; --limit N shows more.")
 
@@ -75,7 +81,8 @@ class Users:
         exchanges = played.exchanges if played else ()
         card = self._cards.card(data, self._task(data), [] if exchanges else self._replies(data))
         yield Heading(f"{self._run.label}: {self._report.user} {self._name(data)}")
-        yield Paragraph(" · ".join(map(" ".join, zip(self._cards.columns, card.figures, strict=False))))
+        figures = zip(self._cards.columns, card.figures, strict=False)
+        yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure != NOTHING))
         if self.private:
             yield Paragraph(f"{self.private} are private, and prompts quote them: --with-posts shows both.")
         yield from self._first(list(_conversation(exchanges)), REQUESTS, "requests")

@@ -101,6 +101,15 @@ def test_budget_that_fits_no_price_is_refused(
     assert not list(tmp_path.glob("r/*/run_weibo.json"))
 
 
+def test_preview_refuses_a_budget_that_the_run_would_refuse(tmp_path: Path) -> None:
+    """Its `--dry-run` is asked for exactly to find that."""
+    with serving(script) as server:
+        words = ("--model", "p:unpriced", *providers(tmp_path, server), "--dry-run")
+        assert run(tmp_path, *words) == 0
+        assert run(tmp_path, *words, "--budget", "5usd") == 2
+        assert not server.bodies
+
+
 def test_models_of_a_command_share_its_budget(tmp_path: Path) -> None:
     """Both together stay below it."""
     with serving(script) as server:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from harness.cli import main
+from harness.engine.progress import Progress
+from harness.model import Snapshot
 from tests.support.scripted import baseline, serving
 
 FEW = ("--limit", "12")
@@ -57,11 +60,30 @@ def test_without_agreement_the_run_ends_after_its_first_users(
         assert len(server.bodies) == asked
         first, out = len(server.bodies), capsys.readouterr().out
         assert (users(tmp_path), state(tmp_path)) == (10, "stopped")
-        assert "requests" in out and "resume --name m" in out
+        assert "requests" in out and "resume --name m" in out and "--yes" in out
         again = ["resume", "--results-dir", str(tmp_path / "r"), "--no-html", "--api-url", server.url]
         assert main(again) == 0
         assert (users(tmp_path), state(tmp_path)) == (12, "complete")
         assert first < len(server.bodies) == len(set(server.bodies))
+
+
+def test_nothing_is_projected_to_the_end_of_the_first_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others follow them: the end is not theirs."""
+    seen: list[bool] = []
+
+    def snapshot(self: Progress, *args: Any, **kwargs: Any) -> Snapshot:
+        made = of(self, *args, **kwargs)
+        seen.append(made.projected_tokens is not None)
+        return made
+
+    of = Progress.snapshot
+    monkeypatch.setattr(Progress, "snapshot", snapshot)
+    with serving(baseline) as server:
+        assert run(tmp_path, server.url, "--model", "m", *FEW, "--estimate") == 5
+        assert seen and not any(seen)
+        seen.clear()
+        assert run(tmp_path / "all", server.url, "--model", "m", *FEW) == 0
+        assert any(seen)
 
 
 def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:

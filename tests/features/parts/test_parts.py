@@ -303,7 +303,7 @@ REFUSED = {
     other_tasks: "tasks.sha256 is",
     other_count: "selection.parts is 5, not 4",
     other_seed: "selection.sample_seed is 1",
-    no_part: "a whole run",
+    no_part: "`run --part I/N`",
     overlapping: "part 1 has a record, too",
     changed: "has changed since its run was complete",
     no_subset: "has no run of zhihu",

@@ -15,6 +15,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import JSON
 from harness.store.log import seal, unseal
+from tests.benchmarks.test_own_statistics import PLUGIN
 from tests.support.plugins import FLOOR, STARS, Commands
 from tests.support.scripted import answer, completion, serving
 
@@ -178,3 +179,17 @@ def test_benchmark_without_private_texts_shows_prompts(tmp_path: Path, capsys: p
     said = harness("show", name, record["user_id"])
     requests = len(re.findall(r"(?m)^Request \d+ of ", said))
     assert requests == said.count("[user]") == said.count("[reply]") > 2 and "(repeat 2)" in said
+
+
+def test_figures_that_users_do_not_have_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure of all users together, such as a correlation, is none of each."""
+    harness = Commands(tmp_path / "results", capsys)
+    (tmp_path / "demand.py").write_text(PLUGIN)
+    tasks = [{"user_id": f"u{number}", "text": "x" * number, "demand": number % 4} for number in range(6)]
+    (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(task) + b"\n" for task in tasks))
+    model = ("--model", "baseline/guess", "--name", "demand", "--no-html")
+    harness("run", tmp_path / "demand.py", *model, "--tasks-dir", tmp_path)
+    assert "u3" in (listed := harness("show", "demand")) and "n/a" not in listed
+    assert "n/a" not in harness("show", "demand", "u3")
+    report = (tmp_path / "results/demand/eval_report_shop.txt").read_text()
+    assert "Prompt: the benchmark's own" in report
