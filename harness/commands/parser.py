@@ -193,7 +193,7 @@ def shape(name: str) -> type[options.Options]:
         own = getattr(import_module(module), attribute)
     added = [cls for feature in features() for cls, commands in feature.options.items() if name in commands]
     made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(
-        type(own.__name__, (*reversed(added), own), {})
+        type(own.__name__, (*reversed(added), own), {"__doc__": f"Options of `{name}`."})
     )
     return made
 

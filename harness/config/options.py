@@ -113,11 +113,15 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TasksFolder(Options):
+    """Where tasks are."""
+
     tasks_dir: Path = option(defaults.TASKS_FOLDER, "default: tasks", unit="DIR", read=folder)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ResultsFolder(Options):
+    """Where runs are."""
+
     results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
 
 
@@ -161,6 +165,8 @@ class Which(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OneBenchmark(Options):
+    """The benchmark that a command is for."""
+
     benchmark: str = option(
         defaults.BENCHMARK,
         f"one that ships or is installed, FILE.py or package.module:Name (default: {defaults.BENCHMARK})",
@@ -171,6 +177,8 @@ class OneBenchmark(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Forced(Options):
+    """Whether outputs may replace files of others."""
+
     force: bool = option(False, "replace files of the outputs' names that the harness did not write", once=True)
 
     def outputs(self) -> Outputs:
@@ -181,6 +189,8 @@ class Forced(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class AsJson(Options):
+    """Whether output is for programs."""
+
     json: bool = option(False, "print JSON instead of a table", everyday=True)
 
 
@@ -348,6 +358,8 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ResumeOptions(Session, Earlier, Which):
+    """Options of `resume`."""
+
     examples: ClassVar[Sequence[str]] = (
         "harness resume",
         "harness resume --name deepseek-chat --concurrency 8 --max-outage 3600",

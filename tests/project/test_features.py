@@ -92,11 +92,15 @@ def install(folder: Path, name: str, source: str) -> None:
     (about / "entry_points.txt").write_text(f"[harness.features]\n{name} = {name}:FEATURE\n")
 
 
+def flags_of(feature: Feature) -> set[str]:
+    """Return the flags that a feature adds to commands of others."""
+    return {flag for cls in feature.options for one in options_of(cls) for flag in one.flags} - {"--settings"}
+
+
 def own_flags(feature: Feature) -> set[str]:
-    """Return the flags that a feature adds and no command of the core has."""
-    added = {flag for cls in feature.options for one in options_of(cls) for flag in one.flags}
+    """Return those that no command of the core has."""
     core = [one for name in (*CORE, *LAST) for one in options_of(shape(name).__bases__[-1])]
-    return added - {flag for one in core for flag in one.flags}
+    return flags_of(feature) - {flag for one in core for flag in one.flags}
 
 
 def called(
@@ -148,7 +152,7 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
         words += [
             f"harness.features.{name}",
             *feature.commands,
-            *sorted(own_flags(feature) - {"--no-html", "--force"}),
+            *sorted(flags_of(feature) - {"--no-html", "--force"}),
         ]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)

@@ -22,6 +22,8 @@ TUNING = "batch"
 
 @dataclass(frozen=True)
 class Batch:
+    """Whether requests go by the Batch API."""
+
     batch: bool | None = option(
         None, "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
     )

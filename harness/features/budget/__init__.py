@@ -70,6 +70,8 @@ def _is_budget(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Budget:
+    """What all runs of the results folder may spend, such as `Budget("5usd")`."""
+
     budget: str | None = option(
         None,
         "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of other "

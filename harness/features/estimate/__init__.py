@@ -10,6 +10,8 @@ from harness.option import option
 
 @dataclass(frozen=True)
 class Estimate:
+    """Whether a few users are played first, and whether the rest follows without a question."""
+
     estimate: bool = option(
         False,
         "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "

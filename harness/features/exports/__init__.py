@@ -14,6 +14,8 @@ TRACKERS = ("wandb", "mlflow")
 
 @dataclass(frozen=True)
 class Track:
+    """The tracker that finished runs are sent to, such as `Track("wandb")`."""
+
     track: Literal["wandb", "mlflow"] | None = option(
         None, "send figures and files of each finished run to this tracker; its own variables say where"
     )

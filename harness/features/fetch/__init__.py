@@ -11,6 +11,8 @@ from harness.option import option
 
 @dataclass(frozen=True)
 class Fetch:
+    """Whether missing tasks are downloaded."""
+
     fetch: bool = option(False, "first download tasks that are missing, as `fetch` does")
 
 

@@ -18,6 +18,8 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class Hedge:
+    """After how many times the 99th percentile a request is sent again, such as `Hedge(3)`."""
+
     hedge: float | None = option(
         None,
         "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)",

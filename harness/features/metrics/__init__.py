@@ -12,6 +12,8 @@ PORT_MOST = 65535
 
 @dataclass(frozen=True)
 class Metrics:
+    """The port at which metrics are served, such as `Metrics(9400)`."""
+
     metrics_port: int | None = option(
         None, "serve metrics for Prometheus at http://127.0.0.1:N/metrics", check=whole(1, PORT_MOST)
     )

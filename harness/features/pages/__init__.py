@@ -29,6 +29,8 @@ def _users(text: str) -> int | str:
 
 @dataclass(frozen=True)
 class Pages:
+    """Whether pages are written: `Pages(html=False)` writes none."""
+
     html: bool = option(
         True, "write no page, nor does a later `resume` (`report` can make it at any time)", everyday=True
     )
@@ -36,6 +38,8 @@ class Pages:
 
 @dataclass(frozen=True)
 class Page(Forced):
+    """What `report` shows on the page of a run, and where it is written."""
+
     with_posts: bool = option(False, "show users' posts too: private data, share with care")
     users: int | str | None = option(
         None,

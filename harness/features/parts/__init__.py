@@ -21,6 +21,8 @@ def _part(text: str) -> str:
 
 @dataclass(frozen=True)
 class Parts:
+    """The part of the users that is played, such as `Parts("1/4")`."""
+
     part: str | None = option(
         None,
         "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "

@@ -10,6 +10,8 @@ from harness.option import option
 
 @dataclass(frozen=True)
 class Preview:
+    """Whether nothing is sent: `Preview(dry_run=True)`."""
+
     dry_run: bool = option(
         False, "show what would be sent, with some prompts, and send nothing: no key is needed", everyday=True
     )

@@ -28,6 +28,8 @@ GROUP = "engine (free to change on resume)"
 
 @dataclass(frozen=True)
 class Ray:
+    """What plays users, such as `Ray(engine="ray", workers=4)`."""
+
     engine: Literal["local", "ray"] = option(LOCAL, "what plays users (default: local, this process)", group=GROUP)
     ray_address: str | None = option(
         None,

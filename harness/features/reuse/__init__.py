@@ -12,6 +12,8 @@ from harness.store.manifest import Manifest
 
 @dataclass(frozen=True)
 class Reuse:
+    """The run whose replies are used, by name or folder."""
+
     reuse: str | None = option(
         None,
         "use the replies that this run (name or folder) has saved for the same requests, at temperature 0",

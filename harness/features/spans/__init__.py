@@ -10,6 +10,8 @@ from harness.option import option
 
 @dataclass(frozen=True)
 class Spans:
+    """Whether spans are sent."""
+
     otel: bool = option(
         False, "send OpenTelemetry spans of users and requests, without their texts, configured by OTEL_* variables"
     )
