@@ -318,10 +318,6 @@ class Scoring:
         """
         return self.statistics(records), None
 
-    def rows(self, records: Sequence[JSON]) -> Any:
-        """Return the rows of `tallied` alone, for live figures that need no tally."""
-        return self.tallied(records)[0]
-
     def figures(self, totals: Any) -> Any:
         """Return the metrics of summed rows: R x K -> R x metrics, NaN if undefined.
 
@@ -335,6 +331,11 @@ class Scoring:
         Live figures have the tallies of a user's repeats one by one, as each ends.
         """
         return None
+
+    def running(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+        """Return what `tallied` does for live figures: the rows, and the tally as `condense` returns it."""
+        rows, tally = self.tallied(records)
+        return rows, None if tally is None else self.condense(tally)
 
     def further_figures(self, tally: Any) -> Mapping[str, float | None]:
         """Return the secondary metrics that `figures` does not."""

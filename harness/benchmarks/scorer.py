@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmark import VALID, Benchmark, Metric, Scoring, headline_of, metrics_of
+from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
 from harness.benchmarks import reports
 from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
@@ -300,7 +300,7 @@ class Scorer:
 
 
 def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False) -> tuple[Array, Any]:
-    """Return a row for each user, and the benchmark's tally of them; `live`: None if live figures need none.
+    """Return a row for each user, and the benchmark's tally of them; `live`: the part that live figures need.
 
     Rows are values (users x C, NaN if undefined) if its scoring `has_values`, else statistics (users x K). Raise
     `BenchmarkError` for another shape, or for a number that is not finite.
@@ -310,8 +310,8 @@ def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False
         return np.zeros((0, _columns(benchmark))), None
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
-        data, untallied = [record.data for record in records], type(benchmark.scoring).condense is Scoring.condense
-        found, tally = (benchmark.scoring.rows(data), None) if live and untallied else benchmark.scoring.tallied(data)
+        made = benchmark.scoring.running if live else benchmark.scoring.tallied
+        found, tally = made([record.data for record in records])
         if found is None:
             found = [[record.data["metrics"][metric.name] for metric in benchmark.metrics] for record in records]
         rows = np.asarray(found, dtype=np.float64)

@@ -74,6 +74,8 @@ def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> 
 
     `unstated` is what is left of a quota of which only the reset is known.
     """
+    if "ratelimit" not in "".join(headers).lower():  # every reply is looked at, and a look at each name takes longer
+        return None
     waits = [
         _until(headers.get(reset, ""), now)
         for left, reset in QUOTAS

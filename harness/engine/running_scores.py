@@ -90,9 +90,8 @@ class RunningScores:
         benchmark = self._scorer.benchmark
         rows, tally = made_of(lambda some: raw_rows(benchmark, some, live=True), shard)
         if tally is not None:
-            with guarded(benchmark, "condense"):
-                fresh = benchmark.scoring.condense(tally)
-                self._tally = fresh if self._tally is None else self._tally + fresh
+            with guarded(benchmark, "the sum of two tallies"):
+                self._tally = tally if self._tally is None else self._tally + tally
         complete, defined = [], ~np.isnan(rows)
         for record, values, there in zip(shard, np.where(defined, rows, 0.0), defined, strict=True):
             before = self._open.pop(record.key, None)

@@ -45,8 +45,8 @@ class StepScoring(Means):
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
         return tallied(records)
 
-    def rows(self, records: Sequence[JSON]) -> Array:
-        return rows(records)
+    def running(self, records: Sequence[JSON]) -> tuple[Array, None]:
+        return rows(records), None
 
     def facts(self, task: Task) -> Mapping[int, Urn]:
         given = zip(task.given.steps, task.truth, strict=True)
