@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from harness.chat import Chat
+from harness.cost import Rate
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.transports import Listener, Route
@@ -58,8 +59,8 @@ class Alone:
         self.loop.close()
 
 
-def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE) -> m.Play:
-    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, list(saved))
+def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE, ahead: int = 0) -> m.Play:
+    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, list(saved), Rate(), ahead)
 
 
 @pytest.fixture
