@@ -24,7 +24,7 @@ from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, SenderLost, TransportFault
-from harness.model import Completion, Load, Reply, RunUsage
+from harness.model import Load, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds: the upper bounds of the first and of every later pause between tries."""
@@ -272,8 +272,9 @@ class Caller(Generic[Body]):
             assert fault is not None
             raise fault
         self.latency.add(now - start)
-        self._succeeded(received.completion, start, now)
-        return Reply(received.completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
+        completion = received.completion
+        self._succeeded(completion.prompt_tokens or 0, completion.completion_tokens or 0, start, now)
+        return Reply(completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
 
     def lease(self) -> bool:
         """Take a slot for a try that another process makes when it likes; return whether one is free now.
@@ -282,13 +283,13 @@ class Caller(Generic[Body]):
         """
         return self.limiter.at_once(0.0)
 
-    def answered(self, used: RunUsage, seconds: float) -> None:
+    def answered(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
         """Count a reply that another process received after so many seconds, with a slot that it had."""
         now = self._clock()
         self.traffic.requests += 1
         self.limiter.release(seconds, None)
         self.latency.add(seconds)
-        self._succeeded(used, now - seconds, now)
+        self._succeeded(prompt_tokens, completion_tokens, now - seconds, now)
 
     def refused(self, error: HarnessError, user: str, seconds: float) -> Tried:
         """Count a try that failed in another process, with a slot that it had."""
@@ -453,15 +454,15 @@ class Caller(Generic[Body]):
             self._resting += Counter()  # drops users without a pause
             self.traffic.backing_off = len(self._resting)
 
-    def _succeeded(self, completion: Completion | RunUsage, sent: float, now: float) -> None:
+    def _succeeded(self, prompt_tokens: int, completion_tokens: int, sent: float, now: float) -> None:
         self._unreachable_since = self._denied_at = None
         self._refused_since = math.inf
         if self.outage.succeeded(now, sent):
             self._go_on()
         traffic = self.traffic
         traffic.successes += 1
-        traffic.prompt_tokens += completion.prompt_tokens or 0
-        traffic.completion_tokens += completion.completion_tokens or 0
+        traffic.prompt_tokens += prompt_tokens
+        traffic.completion_tokens += completion_tokens
 
     def _go_on(self) -> None:
         """End the probing, and the pauses that were drawn for an endpoint that was down."""

@@ -27,13 +27,14 @@ from harness.benchmark import kept_files
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import ABANDONED, Tried
 from harness.endpoint.transport import Received
+from harness.engine.answers import USABLE
 from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
 from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
 from harness.features.ray import messages as m
 from harness.features.ray.player import LEASE_SECONDS
-from harness.model import Completion, RunUsage
+from harness.model import COMPLETION, PROMPT, Completion, RunUsage
 from harness.store.run import RunStore
 
 SILENT_SECONDS = 60.0
@@ -43,6 +44,8 @@ SETTLING_ROUNDS = 4
 TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
 """Length of a turn: a share of the median latency, in seconds at most, and at least for each worker: a turn costs the
 driver half of that in CPU."""
+LOOK_SECONDS = 0.25
+"""Between two looks at the latency: they cost as much as some replies."""
 HEAD_SECONDS, HEAD_MISSES = 3.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
@@ -279,6 +282,7 @@ class Crew:
         self._numbers = count()
         self._losses = 0
         self._adopted: list[m.Adopt] = []
+        self._looked, self._least = float("-inf"), 0.0
         self._largest: dict[int, int] = {}
         self._acknowledging: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -419,9 +423,7 @@ class Crew:
             of_stores.setdefault(play.user.run.store, []).append((play, message))
         for store, some in of_stores.items():
             try:
-                used = RunUsage()
-                for _, message in some:
-                    used.merge(RunUsage(*message.used))
+                used = RunUsage.total([message.used for _, message in some])
                 store.save_sealed([(play.user.position, message.line) for play, message in some], used)
             except MachineError as error:
                 for play, _ in some:
@@ -449,8 +451,11 @@ class Crew:
                 link.outbox.append(m.Settled(message.request, None, ahead))
 
     def _least_seconds(self) -> float:
-        medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
-        return max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
+        if _now() >= self._looked + LOOK_SECONDS:
+            self._looked = _now()
+            medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
+            self._least = max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
+        return self._least
 
     async def _lose(self, link: _Link, error: WorkerGone | TimeoutError) -> None:
         certain = isinstance(error, WorkerGone) and error.certain
@@ -505,10 +510,17 @@ class Crew:
             case m.Replied() | m.Ask(failed=m.Raised()) | m.Late() | m.GivenBack():
                 self._take_of_lease(link, message)
             case m.Ask() | m.PlayEnded() | m.Stopped() | m.Judged():
-                if play := link.plays.get(message.user):
-                    self._take_of_play(link, play, message)
+                self._take_of_play(link, message)
             case m.Worked(share):
                 link.worked(share)
+            case _:
+                self._take_of_lane(link, message)
+
+    def _take_of_lane(self, link: _Link, message: m.Usable | m.Learned | m.Exhausted | m.Noted | m.Logged) -> None:
+        match message:
+            case m.Usable(lane, number):
+                for _ in range(number):
+                    self._lanes[lane].judge("", USABLE)
             case m.Learned(lane, quirk, words):
                 self._learned(link, lane, quirk, words)
             case m.Exhausted(lane, seconds):
@@ -532,7 +544,11 @@ class Crew:
             case _:
                 leased.unused()
 
-    def _take_of_play(self, link: _Link, play: _Play, message: m.Ask | m.PlayEnded | m.Stopped | m.Judged) -> None:
+    def _take_of_play(self, link: _Link, message: m.Ask | m.PlayEnded | m.Stopped | m.Judged) -> None:
+        if isinstance(message, m.PlayEnded) and (leased := link.leased.pop(message.user, None)):
+            leased.unused()
+        if (play := link.plays.get(message.user)) is None:
+            return
         match message:
             case m.Ask():
                 self._ask(link, play, message, None)
@@ -548,7 +564,7 @@ class Crew:
         """Count the reply to a request that a worker has sent with a leased slot; the end of the turn saves it."""
         user, play = leased.user, link.plays.get(message.user)
         user.key = message.key
-        user.lane.caller.answered(RunUsage(*message.used), message.seconds)
+        user.lane.caller.answered(message.used[PROMPT], message.used[COMPLETION], message.seconds)
         leased.end()
         if play:
             link.way(play.lane).reached()

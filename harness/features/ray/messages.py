@@ -210,7 +210,7 @@ class Dropped(_Message, frozen=True):
 
 
 class PlayEnded(_Message, frozen=True):
-    """The end of a play, as `Ended`; the record is JSON."""
+    """The end of a play, as `Ended`; the record is JSON. A slot that it has leased is free."""
 
     user: int
     key: str
@@ -267,10 +267,17 @@ ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Recall | Adopt
 
 
 class Judged(_Message, frozen=True):
-    """How the new reply of a user was read."""
+    """Why the new reply of a user cannot be used."""
 
     user: int
     how: Judgement
+
+
+class Usable(_Message, frozen=True):
+    """How many new replies of a lane could be used."""
+
+    lane: int
+    number: int
 
 
 ToDriver = (
@@ -289,6 +296,7 @@ ToDriver = (
     | Noted
     | Logged
     | Judged
+    | Usable
 )
 
 encode = msgspec.msgpack.Encoder().encode

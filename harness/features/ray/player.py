@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
-from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,7 +38,6 @@ from harness.store.run import response_line
 
 LATE_SECONDS = 5.0
 """In flight, from which on the driver knows of a request that was sent without asking."""
-COUNTS = attrgetter(*RunUsage.__slots__)
 START_SECONDS, LEASE_SECONDS = 60.0, 10.0
 """How long the driver waits for workers to start, and how long one lives after its last turn."""
 Connect = Callable[
@@ -132,6 +131,7 @@ class Player:
         self._attempts: dict[int, asyncio.Task[None]] = {}
         self._plays: dict[int, _Playing] = {}
         self._since: dict[int, float] = {}
+        self._usable: Counter[int] = Counter()
         self._numbers = count()
         self._samplings = [part.sampling for part in parts]
         self._benchmarks = [
@@ -166,6 +166,8 @@ class Player:
                 self._out.append(m.Logged(lane, benchmark.logged, benchmark.warnings))
                 benchmark.logged, benchmark.warnings = [], []
         self._tell_late()
+        self._out += [m.Usable(lane, number) for lane, number in self._usable.items()]
+        self._usable.clear()
         out, self._out = self._out, []
         return m.encode(out)
 
@@ -245,7 +247,7 @@ class Player:
             if one.sending:  # in a task that the benchmark has left behind
                 _cancel(one.sending)
                 await asyncio.wait([one.sending])
-            self._give_back(one)
+            one.leased = False  # free with the end of its play
             self._out.append(ended)  # to the list of this turn, which is not that of the turn in which it began
         except HarnessError as error:
             self._out.append(m.Stopped(user, m.packed(error)))
@@ -258,7 +260,7 @@ class Player:
         task = tasks.parse(benchmark, play.line, Where(play.file, play.number), play.subset)
         saved = {(digest, nth): completion for digest, nth, completion in play.saved}
         one.key = task.key
-        settle, judge = partial(self._settle, one), partial(self._judged, play.user)
+        settle, judge = partial(self._settle, one), partial(self._judged, play.user, play.lane)
         conversation = Conversation(sampling, saved, task.steps, settle, judge)
         ended = await play_user(benchmark, task, conversation, play.repeat)
         return m.PlayEnded(
@@ -271,8 +273,11 @@ class Player:
             ended.unused,
         )
 
-    def _judged(self, user: int, completion: Completion, error: InvalidReply | None) -> None:
-        self._out.append(m.Judged(user, judgement(completion, error)))
+    def _judged(self, user: int, lane: int, completion: Completion, error: InvalidReply | None) -> None:
+        if error is None:
+            self._usable[lane] += 1
+        else:
+            self._out.append(m.Judged(user, judgement(completion, error)))
 
     async def _settle(self, one: _Playing, asked: Asked) -> Completion:
         """Return a reply once the driver has saved it; as `Settle`."""
@@ -311,7 +316,7 @@ class Player:
         line = seal(response_line(one.key, asked.digest, asked.nth, reply, one.play.repeat, one.play.rate))
         used = RunUsage()
         used.add(completion, reply.sent)
-        return m.Replied(user, number, one.key, line, COUNTS(used), reply.sent, reply.seconds)
+        return m.Replied(user, number, one.key, line, used.counts, reply.sent, reply.seconds)
 
     async def _send(self, attempt: int, request: _Request, user: str) -> None:
         try:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.cost import Rate
 from harness.endpoint.replies import Denied
-from harness.engine.answers import USABLE, Judgement
+from harness.engine.answers import Judgement
 from harness.errors import (
     AgentFailed,
     GaveUp,
@@ -75,7 +75,7 @@ TO_DRIVER: list[Any] = [
     m.Noted(0, "http://here/v1 is back"),
     m.Logged(0, ["行"], ["警告"]),
     m.Judged(1, Judgement("length", "length", "'想'")),
-    m.Judged(1, USABLE),
+    m.Usable(0, 3),
 ]
 
 
