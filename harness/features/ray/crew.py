@@ -3,6 +3,9 @@
 A worker has one turn at a time, which carries all messages of both directions. So its CPU for the driver depends on the
 number of turns and not of messages, order is kept, and a worker that falls silent is noticed.
 
+Where a slot is free, it is leased with a user: the worker sends the next request without asking, and what it makes of
+the reply is appended unread, that of a turn at once. Every other try is decided here, one by one.
+
 A lost worker costs its requests in flight, which are sent again, and nothing else: its users are played again by
 others, from their saved replies. Of a process that is gone for certain the slots are free at once. Of any other nobody
 knows: its requests may still be in flight until it ends itself, `LEASE_SECONDS` after its last turn. Until then its
@@ -284,7 +287,6 @@ class Crew:
         self._adopted: list[m.Adopt] = []
         self._looked, self._least = float("-inf"), 0.0
         self._largest: dict[int, int] = {}
-        self._acknowledging: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._stopped: HarnessError | None = None
 
@@ -408,7 +410,9 @@ class Crew:
         As long as nobody knows how large requests are, a worker asks.
         """
         user, largest = play.user, self._largest.get(play.lane)
-        if not largest or number in link.leased or not user.lane.leases(user) or not user.lane.caller.lease():
+        if not largest or link.lost or play.ended.done() or number in link.leased or not user.lane.leases(user):
+            return 0
+        if not user.lane.caller.lease():
             return 0
         link.leased[number] = _Leased(user, 2 * largest)
         if user.run.is_billed:
@@ -431,8 +435,7 @@ class Crew:
                 continue
             lane = some[0][0].user.lane
             if lane.commit.power:
-                self._acknowledging.add(task := asyncio.create_task(self._acknowledge_synced(link, some)))
-                task.add_done_callback(self._acknowledging.discard)
+                self._group.start_soon(self._acknowledge_synced, link, some)
             else:
                 self._acknowledge(link, some)
 
@@ -444,7 +447,7 @@ class Crew:
         for play, message in replied:
             play.user.lane.step_done(play.user)
             try:
-                ahead = 0 if play.ended.done() or link.lost else self._lease(link, message.user, play)
+                ahead = self._lease(link, message.user, play)
             except MachineError as error:
                 play.stop(error)
             else:

@@ -1,4 +1,4 @@
-"""A worker: play users and send their requests, as the driver's messages say.
+"""A worker: play users and send their requests, with slots that the driver has leased, or as its messages say.
 
 All of it runs in one thread, in turns. Between two turns nothing runs, so a worker without a driver sends nothing.
 """
