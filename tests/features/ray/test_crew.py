@@ -381,8 +381,10 @@ def test_stopped_lane_takes_leased_slots_back(tmp_path: Path) -> None:
     at = list[float]()
 
     def observe(snapshot: Snapshot) -> None:
-        if len(endpoint.sent) >= 6 and not at and not endpoint.on_the_wire:
+        if run.caller.traffic.successes == 6:  # leased again with the next turn
             at.append(virtual.now())
+        if len(at) == 12:
+            assert run.caller.limiter.in_flight == 3 and not endpoint.on_the_wire
             run.lane.stop(RunStopped(130), GRACE_SECONDS)
 
     async def main() -> float:
@@ -392,7 +394,7 @@ def test_stopped_lane_takes_leased_slots_back(tmp_path: Path) -> None:
             return virtual.now()
 
     sent = list[int]()
-    assert virtual.run(main) - at[0] < 4 * TURN
+    assert virtual.run(main) - at[11] < 4 * TURN
     assert sent == [len(endpoint.sent)] and len(replies(run)) == sent[0]
 
 
@@ -442,6 +444,23 @@ def test_users_of_a_worker_without_a_way_to_the_endpoint_are_played_by_others(ru
     assert not lines(run.files.failures)
     [note] = [line["detail"] for line in events(run, "worker")]
     assert note.startswith("worker 0 ") and "no connection to here" in note
+
+
+def test_worker_that_loses_its_way_with_leased_slots_loses_its_users(tmp_path: Path, local: Run) -> None:
+    """They are played by others from their saved replies, and no slot is lost."""
+
+    async def for_a_while(user: str, before: int) -> None:
+        await anyio.sleep(TURN)
+        if len(lame.sent) > 12:
+            raise TransportFault("connect", "no connection to here", unreachable=True)
+
+    run = made(tmp_path, users={str(n): 6 for n in range(12)})
+    endpoint, lame = Endpoint(slow()), Endpoint(for_a_while)
+    assert on_workers(run, endpoint, 2, cut_off=lame, cut_off_workers=(0,), limit=6) is None
+    assert len(run.recorded) == 12 and not lines(run.files.failures)
+    assert len(replies(run)) == 72 and lame.answered.total() == 12
+    assert run.caller.limiter.in_flight == run.caller.limiter.slots.in_flight == 0
+    assert [line["detail"][:9] for line in events(run, "worker")] == ["worker 0 "]
 
 
 def test_endpoint_that_no_worker_reaches_stops_the_run_as_ever(run: Run) -> None:

@@ -379,10 +379,14 @@ class Leaving(Shared):
 def test_play_ends_after_its_request_in_flight(tmp_path: Path, opened: list[Alone]) -> None:
     """With the end of the play its slot is free."""
 
-    async def hangs(user: str, before: int) -> None:
-        await anyio.sleep_forever()
+    async def lasts(user: str, before: int) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await asyncio.sleep(TURN)
 
-    opened.append(one := Alone(tmp_path, Endpoint(hangs), Leaving))
-    [ended] = one.turn(play(ahead=MANY))
+    opened.append(one := Alone(tmp_path, Endpoint(lasts), Leaving))
+    assert one.turn(play(ahead=MANY)) == [] and one.endpoint.on_the_wire == 1
+    [ended] = [*one.turn(), *one.turn()]
     assert isinstance(ended, m.PlayEnded)
     assert one.endpoint.sent == ["一"] and one.endpoint.on_the_wire == 0
