@@ -26,10 +26,11 @@ from bench.processes import HARNESS, fast_endpoint
 Row = dict[str, Any]
 
 LATENCY, IN_FLIGHT = 0.25, 128
-SIZES = (300, 1200)
-"""Users of a run: the difference of two sizes leaves out what a run costs once."""
 STEPS = 2.0
 """The mean of a user; few, since a run ends with its longest chain."""
+SIZES = ((300, STEPS), (1200, STEPS), (1200, 3 * STEPS))
+"""Users of a run, and the mean of their steps: the differences leave out what a run costs once, and tell the cost of a
+user (index, record, scores twice) from that of a reply."""
 TURNS = (10, 50)
 """Milliseconds: two lengths tell the cost of a turn from that of a reply."""
 FEW, MANY = 64, 1024
@@ -50,6 +51,7 @@ class Used:
     """What a run used. `cpu` is the driver's in seconds, `workers_cpu` that of all workers, `cluster_cpu` of the other
     processes of Ray; `bytes` those between driver and workers, `play` the seconds from the first user to the last."""
 
+    users: int
     replies: int
     play: float
     cpu: float
@@ -82,12 +84,14 @@ class Engine:
 class Costs:
     """Of the model: CPU in seconds, memory and disk in bytes.
 
-    `local` is a reply in one process; `reply` and `turn` are the driver's, `worker` a reply in a worker. `own` is the
-    CPU of an agent's own code for a step, `replies` the replies of a step.
+    `local` is a reply in one process; `reply`, `user` and `turn` are the driver's, `worker` a reply in a worker.
+    `local` and `worker` have their share of a user of `chain` replies. `own` is the CPU of an agent's own code for a
+    step, `replies` the replies of a step.
     """
 
     local: float
     reply: float
+    user: float
     turn: float
     worker: float
     wire: float
@@ -96,6 +100,7 @@ class Costs:
     worker_user: float
     own: float = 0.0
     replies: float = 1.0
+    chain: float = STEPS
 
 
 # The model: pure.
@@ -103,7 +108,7 @@ class Costs:
 
 def driver_most(costs: Costs, workers: int, turn: float) -> float:
     """Return the replies a second at which the driver of so many workers is busy; turns in seconds."""
-    return max(0.0, BUSY - costs.turn * workers / turn) / costs.reply
+    return max(0.0, BUSY - costs.turn * workers / turn) / (costs.reply + costs.user / costs.chain)
 
 
 def local_most(costs: Costs) -> float:
@@ -166,8 +171,8 @@ def solved(found: Sequence[tuple[Sequence[float], float]]) -> list[float]:
 
 
 def share_a_reply(found: Sequence[tuple[Used, int]]) -> list[float]:
-    """Return the driver's CPU once a run, a reply and a turn, in seconds."""
-    return solved([((1.0, one.replies, one.turns), one.cpu) for one, _ in found])
+    """Return the driver's CPU once a run, a reply, a user and a turn, in seconds."""
+    return solved([((1.0, one.replies, one.users, one.turns), one.cpu) for one, _ in found])
 
 
 def worker_a_reply(found: Sequence[tuple[Used, int]]) -> list[float]:
@@ -247,6 +252,7 @@ def _used_by(done: Row, folder: Path, seen: Sequence[tuple[str, float, float]]) 
     workers = [one for one in seen if one[0].startswith("ray::Actor")]
     others = [one for one in seen if not one[0].startswith("ray::Actor")]
     return Used(
+        users=results.read_bytes().count(b"\n"),
         replies=responses.read_bytes().count(b"\n"),
         play=orjson.loads(manifest.read_bytes())["times"]["schedule"]["seconds"],
         cpu=done["cpu"],
@@ -278,7 +284,7 @@ def _stream_profile(url: str, work: Workload, concurrency: int, engine: Engine) 
 
 def replies(folder: Path, repeats: int) -> list[Row]:
     """CPU a reply and a turn, of the driver and of a worker; the engines in turn."""
-    works = [Workload(folder, users, STEPS) for users in SIZES]
+    works = [Workload(folder, *size) for size in SIZES]
     engines = [Engine(), *(Engine(*each) for each in product((1, 2), TURNS))]
     found: list[list[tuple[Engine, Used]]] = []
     for _ in range(repeats):
@@ -287,7 +293,8 @@ def replies(folder: Path, repeats: int) -> list[Row]:
         print(f"  {_costs(found[-1])}", flush=True)
     every = [_costs(one) for one in found]
     middle = {name: statistics.median(one[name] for one in every) for name in every[0]}
-    names = {"local": "local_us", "reply": "driver_us", "turn": "turn_us", "worker": "worker_us"}
+    names = {"local": "local_us", "reply": "driver_us", "user": "driver_user_us", "turn": "turn_us"}
+    names |= {"worker": "worker_us"}
     row: Row = {
         "table": f"CPU a reply and a turn (us), {IN_FLIGHT} in flight, {LATENCY} s; medians",
         "repeats": repeats,
@@ -301,12 +308,14 @@ def replies(folder: Path, repeats: int) -> list[Row]:
 def _costs(found: Sequence[tuple[Engine, Used]]) -> dict[str, float]:
     here = [used for engine, used in found if not engine.workers]
     there = [(used, engine.workers) for engine, used in found if engine.workers]
-    _, local = solved([((1.0, used.replies), used.cpu) for used in here])
-    _, reply, turn = share_a_reply(there)
-    _, worker = worker_a_reply(there)
+    few = [(used, workers) for used, workers in there if used.replies < 1.5 * STEPS * used.users]
+    _, local = solved([((1.0, used.replies), used.cpu) for used in here if used.replies < 1.5 * STEPS * used.users])
+    _, reply, user, turn = share_a_reply(there)
+    _, worker = worker_a_reply(few)
     return {
         "local": local,
         "reply": reply,
+        "user": user,
         "turn": turn,
         "worker": worker,
         "wire": statistics.median(used.bytes / used.replies for used, _ in there),
@@ -361,7 +370,7 @@ def agents(folder: Path, pairs: int) -> list[Row]:
 
 def turns(folder: Path, quick: bool) -> list[Row]:
     """Replies a second in play, and the driver's CPU, for lengths of a turn; None is the engine's rule."""
-    work, rows = Workload(folder, SIZES[-1], STEPS), []
+    work, rows = Workload(folder, *SIZES[1]), []
     for latency in LATENCIES:
         for length in TURN_LENGTHS[1::2] if quick else TURN_LENGTHS:
             with fast_endpoint("--latency", str(latency), "--jitter", "0.5") as url:

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol
 
 import anyio
@@ -24,7 +24,7 @@ from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Body, Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, SenderLost, TransportFault
-from harness.model import Completion, Load, Reply
+from harness.model import Load, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds: the upper bounds of the first and of every later pause between tries."""
@@ -95,6 +95,13 @@ class Try(NamedTuple):
     number: int
     warn: Warn
     parts: tuple[Part, ...] = ()
+
+
+class Tried(NamedTuple):
+    """How a try that began then, by the caller's clock, failed in another process."""
+
+    error: HarnessError
+    begun: float
 
 
 class Allowance:
@@ -206,15 +213,21 @@ class Caller(Generic[Body]):
         self._resting: Counter[str] = Counter()
         self._in_flight: dict[int, tuple[float, str]] = {}
         """When each request was sent, oldest first, and whose it is; by its number."""
+        self._late = count(-1, -1)
 
-    async def complete(self, body: Body, rank: int, user: str, warn: Warn, failed_before: int = 0) -> Reply:
+    async def complete(
+        self, body: Body, rank: int, user: str, warn: Warn, failed_before: int = 0, tried: Tried | None = None
+    ) -> Reply:
         """Return the settled reply to one of a user's requests, which `failed_before` so often in earlier processes.
+        `tried` is its first try, if `refused` has counted that.
 
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
-        begun, first = self._clock(), Try(body, rank, user, failed_before + 1, warn)
+        begun, first = tried.begun if tried else self._clock(), Try(body, rank, user, failed_before + 1, warn)
         try:
+            if tried:
+                raise tried.error
             return await self.trying(first)
         except TransportFault as fault:
             return await self._retry(first, fault, _Failures(self, user, failed_before, begun))
@@ -259,8 +272,51 @@ class Caller(Generic[Body]):
             assert fault is not None
             raise fault
         self.latency.add(now - start)
-        self._succeeded(received.completion, start, now)
-        return Reply(received.completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
+        completion = received.completion
+        self._succeeded(completion.prompt_tokens or 0, completion.completion_tokens or 0, start, now)
+        return Reply(completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
+
+    def lease(self) -> bool:
+        """Take a slot for a try that another process makes when it likes; return whether one is free now.
+
+        One of `answered`, `refused` and `unused` gives it back.
+        """
+        return self.limiter.at_once(0.0)
+
+    def answered(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
+        """Count a reply that another process received after so many seconds, with a slot that it had."""
+        now = self._clock()
+        self.traffic.requests += 1
+        self.limiter.release(seconds, None)
+        self.latency.add(seconds)
+        self._succeeded(prompt_tokens, completion_tokens, now - seconds, now)
+
+    def refused(self, error: HarnessError, user: str, seconds: float) -> Tried:
+        """Count a try that failed in another process, with a slot that it had."""
+        fault, begun = None, self._clock() - seconds
+        self.traffic.requests += 1
+        try:
+            if isinstance(error, TransportFault | Denied):
+                error = fault = self._failed(error, user, begun)
+                self.failed_tries.add(seconds)
+        except EndpointStopped as stopped:
+            error = stopped
+        if isinstance(error, EndpointStopped):
+            self.limiter.close()  # before another request gets the slot
+        self.limiter.release(seconds, fault)
+        return Tried(error, begun)
+
+    def late(self, user: str, seconds: float) -> int:
+        """Take note of a leased try in flight for so long; return the number for `landed`."""
+        self._in_flight[number := next(self._late)] = self._clock() - seconds, user
+        return number
+
+    def landed(self, number: int) -> None:
+        self._in_flight.pop(number, None)
+
+    def unused(self) -> None:
+        """Take back a slot of which nobody knows whether it was used."""
+        self.limiter.release(0.0, ABANDONED)
 
     def _leave(self, tokens: float) -> None:
         """Give a slot back that no try has used."""
@@ -398,15 +454,15 @@ class Caller(Generic[Body]):
             self._resting += Counter()  # drops users without a pause
             self.traffic.backing_off = len(self._resting)
 
-    def _succeeded(self, completion: Completion, sent: float, now: float) -> None:
+    def _succeeded(self, prompt_tokens: int, completion_tokens: int, sent: float, now: float) -> None:
         self._unreachable_since = self._denied_at = None
         self._refused_since = math.inf
         if self.outage.succeeded(now, sent):
             self._go_on()
         traffic = self.traffic
         traffic.successes += 1
-        traffic.prompt_tokens += completion.prompt_tokens or 0
-        traffic.completion_tokens += completion.completion_tokens or 0
+        traffic.prompt_tokens += prompt_tokens
+        traffic.completion_tokens += completion_tokens
 
     def _go_on(self) -> None:
         """End the probing, and the pauses that were drawn for an endpoint that was down."""

@@ -97,6 +97,7 @@ class Lane:
         self.send: Send = self._send
         for extension in extensions:
             self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
+        self._is_plain = self.settle == self._settle and self.send == self._send
         if plan.power:
             self.settle = self._durably(self.settle)
         self._completed = self._rejected = self._broken = 0
@@ -116,6 +117,8 @@ class Lane:
                 caller.outage.failed_before(user)
         for extension in extensions:
             caller.trying = extension.trying(self, caller.trying)
+        self._is_plain &= caller.trying == caller.attempt and caller.limiter.slots.rates is None
+        self._failed_before = {user for run in self.runs for user, _ in run.failed_tries}
         self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
 
     async def run(self) -> None:
@@ -130,6 +133,11 @@ class Lane:
         if not isinstance(self.ending, MachineError):
             await self.guarded(self._flush)
         self.over = True
+
+    def leases(self, user: User) -> bool:
+        """Return whether a request of a user may be sent by another process as soon as there is a slot: nothing takes
+        part in it, and no try of it failed before."""
+        return self._is_plain and not (self._failed_before and (not user.key or user.name in self._failed_before))
 
     @property
     def has_more(self) -> bool:
@@ -242,7 +250,7 @@ class Lane:
 
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
         failed_before = user.run.failed_tries.get((user.name, asked.digest), 0)
-        return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
+        return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before, asked.tried)
 
     def _durably(self, settle: Settle) -> Settle:
         """Return what settles a request and waits until its reply is synced."""
@@ -367,10 +375,14 @@ class User:
 
     def keep(self, asked: Asked, reply: Reply) -> None:
         """Save a new reply of the endpoint."""
-        self.busy += reply.seconds
+        self.received(reply.seconds)
+        self.save(asked, reply)
+
+    def received(self, seconds: float) -> None:
+        """Count a new reply of the endpoint."""
+        self.busy += seconds
         self.settled += 1
         self.lane.progress.replied()
-        self.save(asked, reply)
 
     def save(self, asked: Asked, reply: Reply) -> None:
         """Save a reply to a request."""

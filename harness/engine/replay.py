@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from harness.chat import Judged, unnoticed
+from harness.endpoint.caller import Tried
 from harness.endpoint.request_body import Sampling, digest
 from harness.errors import InvalidReply
 from harness.model import Completion, Request
@@ -23,13 +24,15 @@ class Asked(NamedTuple):
     """A request to which no reply is saved.
 
     `body` is its JSON, or a stand-in of the same length for one that another process has. `rank` is how many steps the
-    user has left, `digest` that of the body, and `nth` how often the same was sent before in this play.
+    user has left, `digest` that of the body, and `nth` how often the same was sent before in this play. `tried` is the
+    first try, if it is over.
     """
 
     body: Any
     rank: int
     digest: str
     nth: int
+    tried: Tried | None = None
 
 
 Settle = Callable[[Asked], Awaitable[Completion]]

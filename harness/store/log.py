@@ -12,7 +12,7 @@ A line is a JSON object whose last member is `crc`, the CRC-32 of the line befor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -195,18 +195,22 @@ class AppendLog:
 
     def append(self, data: JSON) -> int:
         """Append the line of an object; return its offset in bytes. Nobody else writes to the file meanwhile."""
-        line, offset, start = seal(data), self.size, perf_counter()
-        if len(line) > LINE_MOST:
+        return self.append_sealed([seal(data)])
+
+    def append_sealed(self, lines: Sequence[bytes]) -> int:
+        """Append lines as `seal` returns them, by one write; return the offset of the first in bytes."""
+        whole, offset, start = b"".join(lines), self.size, perf_counter()
+        if any(len(line) > LINE_MOST for line in lines):
             what = f"a line of more than {LINE_MOST >> 20} MB is never read again"
             raise MachineError(f"cannot write {self.path}: {what}")
         try:
             if self._stuck:
                 raise self._stuck
-            written = self._disk.write(self._fd, line)
+            written = self._disk.write(self._fd, whole)
             self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
-        if written != len(line):
+        if written != len(whole):
             try:  # cut the part off, so that what is appended before the process ends does not run into it
                 self._disk.truncate(self._fd, self.size)
             except OSError as error:  # it would, and the next start would set both aside

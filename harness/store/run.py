@@ -220,27 +220,25 @@ class RunStore:
     def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
         again (`responses_of`) until the user has its record."""
-        line: JSON = {
-            **about(key, repeat),
-            "request": request,
-            "nth": nth,
-            "completion": reply.completion.data,
-            "seconds": round(reply.seconds, 4),
-            "tries": reply.tries,
-            "endpoint": reply.endpoint,
-            "format": RESPONSE_FORMAT,
-        }
-        if reply.first_token is not None:
-            line["first_token"] = round(reply.first_token, 4)
         if reply.reused is not None:
-            line["reused"] = reply.reused
             self.reused[reply.reused] += 1
         else:
-            line |= {"sent": reply.sent, **self.rate.data}  # all of them show the ratio for prompts without usage
             self.bill.at(self.rate).add(reply.completion, reply.sent)
-        offset = self._responses.append(line)
-        self._saved.setdefault(position, []).append((offset, self._responses.size - offset))
-        self._unsynced_line()
+        line = log.seal(response_line(key, request, nth, reply, repeat, self.rate))
+        self._append_responses([(position, line)])
+
+    def save_sealed(self, responses: Sequence[tuple[int, bytes]], used: RunUsage) -> None:
+        """Append the lines of replies to this run's own requests, which another process has sealed, by the position of
+        their users. `used` is what they count."""
+        self._append_responses(responses)
+        self.bill.at(self.rate).merge(used)
+
+    def _append_responses(self, responses: Sequence[tuple[int, bytes]]) -> None:
+        offset = self._responses.append_sealed([line for _, line in responses])
+        for position, line in responses:
+            self._saved.setdefault(position, []).append((offset, len(line)))
+            offset += len(line)
+            self._unsynced_line()
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         """Append a user's record; return it as it is in the file."""
@@ -281,20 +279,24 @@ class RunStore:
         and bytes (`in_flight`). A line is written only where they are more than the last one says, which is twice what
         there was; `landed` writes that there are none left.
         """
-        requests, sent = self._out
-        self._out = requests, sent = requests + times, sent + times * size
-        if requests > self._marked[0] or sent > self._marked[1]:
-            self._mark(max(2 * requests, self._marked[0]), max(2 * sent, self._marked[1]))
+        self.starts(size, times)
         try:
             yield
         except MachineError:  # what could not be saved stays in the log as in flight
             raise
         except BaseException:
-            self._land(size, times)
+            self.lands(size, times)
             raise
-        self._land(size, times)
+        self.lands(size, times)
 
-    def _land(self, size: int, times: int) -> None:
+    def starts(self, size: int, times: int = 1) -> None:
+        """Have requests in flight, as `in_flight` does, until `lands` is called with the same."""
+        requests, sent = self._out
+        self._out = requests, sent = requests + times, sent + times * size
+        if requests > self._marked[0] or sent > self._marked[1]:
+            self._mark(max(2 * requests, self._marked[0]), max(2 * sent, self._marked[1]))
+
+    def lands(self, size: int, times: int = 1) -> None:
         self._out = self._out[0] - times, self._out[1] - times * size
 
     def landed(self) -> None:
@@ -417,6 +419,25 @@ def about(key: str, repeat: int) -> JSON:
 
 def _record(data: JSON) -> Record:
     return Record(str(data["user_id"]), data)
+
+
+def response_line(key: str, request: str, nth: int, reply: Reply, repeat: int, rate: Rate) -> JSON:
+    """Return the line of a user's reply; `rate` is that of the run's own requests."""
+    line: JSON = {
+        **about(key, repeat),
+        "request": request,
+        "nth": nth,
+        "completion": reply.completion.data,
+        "seconds": round(reply.seconds, 4),
+        "tries": reply.tries,
+        "endpoint": reply.endpoint,
+        "format": RESPONSE_FORMAT,
+    }
+    if reply.first_token is not None:
+        line["first_token"] = round(reply.first_token, 4)
+    if reply.reused is not None:
+        return line | {"reused": reply.reused}
+    return line | {"sent": reply.sent, **rate.data}  # all of them show the ratio for prompts without usage
 
 
 COMPLETION_KEYS = frozenset(Completion.__struct_fields__)

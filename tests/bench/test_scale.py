@@ -12,7 +12,8 @@ from bench.scale import BUSY, Costs, driver_most, local_most, needed, ray_most, 
 
 COSTS = Costs(
     local=0.9e-3,
-    reply=0.3e-3,
+    reply=0.2e-3,
+    user=0.2e-3,
     turn=1.5e-3,
     worker=1.2e-3,
     wire=4000.0,
@@ -33,7 +34,8 @@ def test_costs_of_exact_sums_are_found_again(amounts: list[tuple[int, int]], onc
 
 
 def test_rates_are_as_by_hand() -> None:
-    """0.9 of a core over 0.9 ms a reply is 1,000 a second; ten workers at 50 ms take 0.3 of the driver's core."""
+    """0.9 of a core over 0.9 ms a reply is 1,000 a second; ten workers at 50 ms take 0.3 of the driver's core, which
+    takes 0.3 ms for a reply and its share of a user with two."""
     assert local_most(COSTS) == pytest.approx(1000.0)
     assert driver_most(COSTS, 10, 0.05) == pytest.approx((BUSY - 0.3) / 0.3e-3)
     assert ray_most(COSTS, 2, 0.05) == pytest.approx(2 * BUSY / 1.2e-3)

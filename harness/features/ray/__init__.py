@@ -1,7 +1,8 @@
 """Play users in worker processes, on one machine or on many (`--engine ray`; docs/scale.md).
 
-The driver decides and saves, a worker plays and sends. Each try of a request needs a `Send` of the driver, so that one
-limit, one rate and one outage hold over all workers, and a play goes on only once its reply is in the driver's files.
+The driver decides and saves, a worker plays and sends. A request needs a slot that the driver has leased to its user,
+or else a `Send` for each try, so that one limit, one rate and one outage hold over all workers; and a play goes on only
+once its reply is in the driver's files.
 So a worker can be lost at any moment: its users are played again elsewhere from their saved replies.
 
     messages   what both send each other

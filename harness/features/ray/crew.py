@@ -3,6 +3,9 @@
 A worker has one turn at a time, which carries all messages of both directions. So its CPU for the driver depends on the
 number of turns and not of messages, order is kept, and a worker that falls silent is noticed.
 
+Where a slot is free, it is leased with a user: the worker sends the next request without asking, and what it makes of
+the reply is appended unread, that of a turn at once. Every other try is decided here, one by one.
+
 A lost worker costs its requests in flight, which are sent again, and nothing else: its users are played again by
 others, from their saved replies. Of a process that is gone for certain the slots are free at once. Of any other nobody
 knows: its requests may still be in flight until it ends itself, `LEASE_SECONDS` after its last turn. Until then its
@@ -25,14 +28,17 @@ import orjson
 
 from harness.benchmark import kept_files
 from harness.defaults import GRACE_SECONDS
+from harness.endpoint.caller import ABANDONED, Tried
 from harness.endpoint.transport import Received
+from harness.engine.answers import USABLE
 from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
 from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
 from harness.features.ray import messages as m
 from harness.features.ray.player import LEASE_SECONDS
-from harness.model import Completion
+from harness.model import COMPLETION, PROMPT, Completion, RunUsage
+from harness.store.run import RunStore
 
 SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
@@ -41,6 +47,8 @@ SETTLING_ROUNDS = 4
 TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
 """Length of a turn: a share of the median latency, in seconds at most, and at least for each worker: a turn costs the
 driver half of that in CPU."""
+LOOK_SECONDS = 0.25
+"""Between two looks at the latency: they cost as much as some replies."""
 HEAD_SECONDS, HEAD_MISSES = 3.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
@@ -106,24 +114,20 @@ class Ticket:
 
 
 class RemoteTransport:
-    """Sends each request from the worker that has it. `is_elsewhere` notes a try that could not reach the endpoint, and
-    returns whether its user is to be played by another worker."""
+    """Sends each request from the worker that has it. `judge` notes how a try failed, and raises `SenderLost` if its
+    user is to be played by another worker."""
 
-    def __init__(self, is_elsewhere: Callable[[_Link, int, TransportFault], bool]) -> None:
-        self._is_elsewhere = is_elsewhere
+    def __init__(self, judge: Callable[[_Link, int, HarnessError], None]) -> None:
+        self._judge = judge
 
     async def send(self, body: Ticket, user: str = "") -> Received:
         """Try a request once; raise `SenderLost` too. A cancelled try has ended once this returns."""
-        way = body.link.way(body.lane)
         try:
             received = await body.link.send(body, user)
         except TransportFault as fault:
-            if not fault.unreachable:
-                way.reached()
-            elif self._is_elsewhere(body.link, body.lane, fault):
-                raise SenderLost from fault
+            self._judge(body.link, body.lane, fault)
             raise
-        way.reached()
+        body.link.way(body.lane).reached()
         body.last = received.completion
         return received
 
@@ -142,6 +146,36 @@ class _Way:
     @property
     def is_closed(self) -> bool:
         return _now() < self.closed
+
+
+@dataclass(eq=False)
+class _Leased:
+    """A slot that a worker has for the next request of a user, of `size` bytes at most. `late` is the caller's number
+    of a try that takes long."""
+
+    user: User
+    size: int
+    late: int = 0
+
+    def end(self, *, is_known: bool = True) -> None:
+        """Take note that no request is in flight with it; if it `is_known` what became of that."""
+        user = self.user
+        if self.late:
+            user.lane.caller.landed(self.late)
+        if user.run.is_billed:
+            if not is_known:
+                user.warn(ABANDONED, 1, self.size)
+            user.run.store.lands(self.size)
+
+    def is_late(self, key: str, seconds: float) -> None:
+        """Take note that a request is in flight with it for so long."""
+        self.user.key = key
+        self.late = self.user.lane.caller.late(self.user.name, seconds)
+
+    def unused(self, *, is_known: bool = True) -> None:
+        """Free the slot."""
+        self.user.lane.caller.unused()
+        self.end(is_known=is_known)
 
 
 @dataclass(eq=False)
@@ -175,6 +209,9 @@ class _Link:
         self.outbox: list[m.ToWorker] = []
         self.plays: dict[int, _Play] = {}
         self.attempts: dict[int, asyncio.Future[Received]] = {}
+        self.leased: dict[int, _Leased] = {}
+        self.replied: list[tuple[_Play, m.Replied]] = []
+        self.recalled: set[int] = set()
         self.lost = False
         self._ways: dict[int, _Way] = {}
         self._stretch = 1.0
@@ -226,6 +263,8 @@ class _Link:
         for outcome in self.attempts.values():
             if not outcome.done():
                 outcome.set_exception(SenderLost())
+        while self.leased:
+            self.leased.popitem()[1].unused(is_known=False)
 
 
 class Crew:
@@ -236,7 +275,7 @@ class Crew:
     """
 
     def __init__(self, workers: Sequence[Worker], start: Start, turn: float | None = None, slack: float = 0.0) -> None:
-        self.transport = RemoteTransport(self._is_elsewhere)
+        self.transport = RemoteTransport(self._judge_way)
         self._links = [_Link(worker) for worker in workers]
         self._start = start
         self._turn = turn
@@ -246,6 +285,8 @@ class Crew:
         self._numbers = count()
         self._losses = 0
         self._adopted: list[m.Adopt] = []
+        self._looked, self._least = float("-inf"), 0.0
+        self._largest: dict[int, int] = {}
         self._changed = asyncio.Event()
         self._stopped: HarnessError | None = None
 
@@ -320,8 +361,11 @@ class Crew:
         saved = [(*key, completion) for key, completion in run.store.responses_of(user.position).items()]
         where, line = run.index.where(user.position), run.index.read(user.position)
         play = link.plays[number] = _Play(user, lane, asyncio.get_running_loop().create_future())
-        link.outbox.append(m.Play(number, lane, run.subset, where.file, where.line, line, user.repeat, saved))
         try:
+            ahead, rate = self._lease(link, number, play), run.store.rate
+            link.outbox.append(
+                m.Play(number, lane, run.subset, where.file, where.line, line, user.repeat, saved, rate, ahead)
+            )
             ended = await play.ended
             self._losses = 0
             return ended
@@ -339,6 +383,7 @@ class Crew:
         while True:
             for _ in range(SETTLING_ROUNDS):
                 await asyncio.sleep(0)
+            self._recall(link)
             out, link.outbox = link.outbox, []
             try:
                 seconds = self._turn or link.turn_seconds(self._least_seconds())
@@ -348,10 +393,72 @@ class Crew:
                 return await self._lose(link, error)
             for message in heard:
                 self._take(link, message)
+            self._save(link)
+
+    def _recall(self, link: _Link) -> None:
+        """Ask for the slots of lanes that are to send nothing now."""
+        for number, lane in enumerate(self._lanes):
+            if not lane.caller.limiter.delay():
+                link.recalled.discard(number)
+            elif link.leased and number not in link.recalled:
+                link.recalled.add(number)
+                link.outbox.append(m.Recall(number))
+
+    def _lease(self, link: _Link, number: int, play: _Play) -> int:
+        """Lease a slot for the next request of a user if one is free; return how many bytes it may have, else 0.
+
+        As long as nobody knows how large requests are, a worker asks.
+        """
+        user, largest = play.user, self._largest.get(play.lane)
+        if not largest or link.lost or play.ended.done() or number in link.leased or not user.lane.leases(user):
+            return 0
+        if not user.lane.caller.lease():
+            return 0
+        link.leased[number] = _Leased(user, 2 * largest)
+        if user.run.is_billed:
+            user.run.store.starts(2 * largest)
+        return 2 * largest
+
+    def _save(self, link: _Link) -> None:
+        """Save what a turn brought, of each run by one write, and let these plays go on."""
+        replied, link.replied = link.replied, []
+        of_stores: dict[RunStore, list[tuple[_Play, m.Replied]]] = {}
+        for play, message in replied:
+            of_stores.setdefault(play.user.run.store, []).append((play, message))
+        for store, some in of_stores.items():
+            try:
+                used = RunUsage.total([message.used for _, message in some])
+                store.save_sealed([(play.user.position, message.line) for play, message in some], used)
+            except MachineError as error:
+                for play, _ in some:
+                    play.stop(error)
+                continue
+            lane = some[0][0].user.lane
+            if lane.commit.power:
+                self._group.start_soon(self._acknowledge_synced, link, some)
+            else:
+                self._acknowledge(link, some)
+
+    async def _acknowledge_synced(self, link: _Link, replied: Sequence[tuple[_Play, m.Replied]]) -> None:
+        await replied[0][0].user.lane.commit.saved()
+        self._acknowledge(link, replied)
+
+    def _acknowledge(self, link: _Link, replied: Sequence[tuple[_Play, m.Replied]]) -> None:
+        for play, message in replied:
+            play.user.lane.step_done(play.user)
+            try:
+                ahead = self._lease(link, message.user, play)
+            except MachineError as error:
+                play.stop(error)
+            else:
+                link.outbox.append(m.Settled(message.request, None, ahead))
 
     def _least_seconds(self) -> float:
-        medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
-        return max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
+        if _now() >= self._looked + LOOK_SECONDS:
+            self._looked = _now()
+            medians = [latency[0] for lane in self._lanes if (latency := lane.caller.latency.quantiles)]
+            self._least = max(TURN_LEAST * self._many, min(TURN_SHARE * min(medians, default=0.0), TURN_MOST))
+        return self._least
 
     async def _lose(self, link: _Link, error: WorkerGone | TimeoutError) -> None:
         certain = isinstance(error, WorkerGone) and error.certain
@@ -403,11 +510,20 @@ class Crew:
         match message:
             case m.Received() | m.Failed() | m.Dropped():
                 _resolve(link.attempts.get(message.attempt), _outcome(message))
+            case m.Replied() | m.Ask(failed=m.Raised()) | m.Late() | m.GivenBack():
+                self._take_of_lease(link, message)
             case m.Ask() | m.PlayEnded() | m.Stopped() | m.Judged():
-                if play := link.plays.get(message.user):
-                    self._take_of_play(link, play, message)
+                self._take_of_play(link, message)
             case m.Worked(share):
                 link.worked(share)
+            case _:
+                self._take_of_lane(link, message)
+
+    def _take_of_lane(self, link: _Link, message: m.Usable | m.Learned | m.Exhausted | m.Noted | m.Logged) -> None:
+        match message:
+            case m.Usable(lane, number):
+                for _ in range(number):
+                    self._lanes[lane].judge("", USABLE)
             case m.Learned(lane, quirk, words):
                 self._learned(link, lane, quirk, words)
             case m.Exhausted(lane, seconds):
@@ -419,10 +535,26 @@ class Crew:
                 benchmark.logged += lines
                 benchmark.warnings += warnings
 
-    def _take_of_play(self, link: _Link, play: _Play, message: m.Ask | m.PlayEnded | m.Stopped | m.Judged) -> None:
+    def _take_of_lease(self, link: _Link, message: m.Replied | m.Ask | m.Late | m.GivenBack) -> None:
+        if isinstance(message, m.Late):
+            return link.leased[message.user].is_late(message.key, message.seconds)
+        leased = link.leased.pop(message.user)
+        match message:
+            case m.Replied():
+                self._replied(link, leased, message)
+            case m.Ask(failed=m.Raised() as failed):
+                self._refused(link, leased, message, m.unpacked(failed))
+            case _:
+                leased.unused()
+
+    def _take_of_play(self, link: _Link, message: m.Ask | m.PlayEnded | m.Stopped | m.Judged) -> None:
+        if isinstance(message, m.PlayEnded) and (leased := link.leased.pop(message.user, None)):
+            leased.unused()
+        if (play := link.plays.get(message.user)) is None:
+            return
         match message:
             case m.Ask():
-                self._ask(link, play, message)
+                self._ask(link, play, message, None)
             case m.PlayEnded():
                 play.user.key = message.key
                 _resolve(play.ended, _ended(message))
@@ -430,6 +562,18 @@ class Crew:
                 play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
             case m.Judged(_, how):
                 self._lanes[play.lane].judge(play.user.name, how)
+
+    def _replied(self, link: _Link, leased: _Leased, message: m.Replied) -> None:
+        """Count the reply to a request that a worker has sent with a leased slot; the end of the turn saves it."""
+        user, play = leased.user, link.plays.get(message.user)
+        user.key = message.key
+        user.lane.caller.answered(message.used[PROMPT], message.used[COMPLETION], message.seconds)
+        leased.end()
+        if play:
+            link.way(play.lane).reached()
+            self._largest[play.lane] = max(self._largest[play.lane], message.size)
+            user.received(message.seconds)
+            link.replied.append((play, message))
 
     def _learned(self, link: _Link, lane: int, quirk: str, words: str) -> None:
         """Save a quirk, once, and let the other workers apply it."""
@@ -440,17 +584,42 @@ class Crew:
             if other is not link:
                 other.outbox.append(adopt)
 
-    def _ask(self, link: _Link, play: _Play, ask: m.Ask) -> None:
+    def _refused(self, link: _Link, leased: _Leased, ask: m.Ask, error: HarnessError) -> None:
+        """Count a request that a worker has sent with a leased slot, and that failed; settle it like any other."""
+        play = link.plays.get(ask.user)
+        leased.user.key = ask.key
+        if play is None:
+            return leased.unused(is_known=False)
+        try:
+            self._judge_way(link, play.lane, error)
+        except SenderLost as lost:
+            leased.unused(is_known=False)
+            return play.stop(lost)
+        tried = leased.user.lane.caller.refused(error, leased.user.name, ask.seconds)
+        leased.end()
+        self._ask(link, play, ask, tried)
+
+    def _judge_way(self, link: _Link, lane: int, error: HarnessError) -> None:
+        """Note how a try ended that failed. Raise `SenderLost` if its user is to be played by another worker."""
+        if not isinstance(error, TransportFault):
+            return
+        if not error.unreachable:
+            link.way(lane).reached()
+        elif self._is_elsewhere(link, lane, error):
+            raise SenderLost from error
+
+    def _ask(self, link: _Link, play: _Play, ask: m.Ask, tried: Tried | None) -> None:
         play.user.key = ask.key
+        self._largest[play.lane] = max(self._largest.get(play.lane, 0), ask.size)
         ticket = Ticket(link, play.lane, ask.request, ask.size)
-        task = asyncio.create_task(self._settle(link, play, ask, ticket))
+        task = asyncio.create_task(self._settle(link, play, ask, ticket, tried))
         play.settling[task] = ticket
         task.add_done_callback(play.settled)
 
-    async def _settle(self, link: _Link, play: _Play, ask: m.Ask, ticket: Ticket) -> None:
+    async def _settle(self, link: _Link, play: _Play, ask: m.Ask, ticket: Ticket, tried: Tried | None) -> None:
         """Settle a request, and let its play go on."""
         try:
-            completion = await play.user.settle(Asked(ticket, ask.rank, ask.digest, ask.nth))
+            completion = await play.user.settle(Asked(ticket, ask.rank, ask.digest, ask.nth, tried))
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
         except SenderLost:
@@ -458,7 +627,8 @@ class Crew:
                 raise
             # else the play no longer waits for this request
         else:
-            link.outbox.append(m.Settled(ask.request, None if completion is ticket.last else completion))
+            ahead = self._lease(link, ask.user, play)
+            link.outbox.append(m.Settled(ask.request, None if completion is ticket.last else completion, ahead))
 
 
 def _now() -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from harness.cost import Rate
 from harness.endpoint.replies import Denied
 from harness.engine.answers import Judgement
 from harness.errors import (
@@ -74,7 +75,10 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 
 
 class Play(_Message, frozen=True):
-    """Play a user: a line of a tasks file, with the saved responses as (digest, nth, completion)."""
+    """Play a user: a line of a tasks file, with the saved responses as (digest, nth, completion).
+
+    `ahead` is a lease: as of `Settled`. `rate` is that of the run's requests.
+    """
 
     user: int
     lane: int
@@ -84,6 +88,8 @@ class Play(_Message, frozen=True):
     line: bytes
     repeat: int
     saved: list[tuple[str, int, Completion]]
+    rate: Rate
+    ahead: int
 
 
 class Send(_Message, frozen=True):
@@ -101,10 +107,15 @@ class Drop(_Message, frozen=True):
 
 
 class Settled(_Message, frozen=True):
-    """The reply is saved: the play goes on, with the reply that came last if there is no `completion`."""
+    """The reply is saved: the play goes on, with the reply that came last if there is no `completion`.
+
+    `ahead` leases a slot: the next request of the play may be sent without asking, once, if its body has at most so
+    many bytes; 0 leases none.
+    """
 
     request: int
     completion: Completion | None
+    ahead: int = 0
 
 
 class Refused(_Message, frozen=True):
@@ -118,6 +129,12 @@ class Cancel(_Message, frozen=True):
     user: int
 
 
+class Recall(_Message, frozen=True):
+    """Give back the slots of a lane that are leased and not in use."""
+
+    lane: int
+
+
 class Adopt(_Message, frozen=True):
     """Apply a quirk of the endpoint that another worker has learned."""
 
@@ -129,7 +146,10 @@ class Adopt(_Message, frozen=True):
 
 
 class Ask(_Message, frozen=True):
-    """A play needs a reply: `size` of its body in bytes, `rank`, digest and `nth` as for `Settle`."""
+    """A play needs a reply: `size` of its body in bytes, `rank`, digest and `nth` as for `Settle`.
+
+    With `failed`, a leased slot was used for a first try, which failed so after so many `seconds`.
+    """
 
     user: int
     request: int
@@ -138,6 +158,37 @@ class Ask(_Message, frozen=True):
     rank: int
     digest: str
     nth: int
+    failed: Raised | None = None
+    seconds: float = 0.0
+
+
+class Replied(_Message, frozen=True):
+    """A leased slot was used for a request, and this is the sealed `line` of its reply, after so many `seconds`.
+
+    `used` are the counts of `RunUsage` that it adds, in order; `size` is of the request's body in bytes.
+    """
+
+    user: int
+    request: int
+    key: str
+    line: bytes
+    used: tuple[int, ...]
+    size: int
+    seconds: float
+
+
+class Late(_Message, frozen=True):
+    """A leased slot is in use for so many seconds."""
+
+    user: int
+    key: str
+    seconds: float
+
+
+class GivenBack(_Message, frozen=True):
+    """A leased slot is not in use, and will not be."""
+
+    user: int
 
 
 class Received(_Message, frozen=True):
@@ -159,7 +210,7 @@ class Dropped(_Message, frozen=True):
 
 
 class PlayEnded(_Message, frozen=True):
-    """The end of a play, as `Ended`; the record is JSON."""
+    """The end of a play, as `Ended`; the record is JSON. A slot that it has leased is free."""
 
     user: int
     key: str
@@ -212,18 +263,40 @@ class Logged(_Message, frozen=True):
     warnings: list[str]
 
 
-ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Adopt
+ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Recall | Adopt
 
 
 class Judged(_Message, frozen=True):
-    """How the new reply of a user was read."""
+    """Why the new reply of a user cannot be used."""
 
     user: int
     how: Judgement
 
 
+class Usable(_Message, frozen=True):
+    """How many new replies of a lane could be used."""
+
+    lane: int
+    number: int
+
+
 ToDriver = (
-    Ask | Received | Failed | Dropped | PlayEnded | Stopped | Worked | Learned | Exhausted | Noted | Logged | Judged
+    Ask
+    | Replied
+    | Late
+    | GivenBack
+    | Received
+    | Failed
+    | Dropped
+    | PlayEnded
+    | Stopped
+    | Worked
+    | Learned
+    | Exhausted
+    | Noted
+    | Logged
+    | Judged
+    | Usable
 )
 
 encode = msgspec.msgpack.Encoder().encode

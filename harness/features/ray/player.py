@@ -1,4 +1,4 @@
-"""A worker: play users and send their requests, as the driver's messages say.
+"""A worker: play users and send their requests, with slots that the driver has leased, or as its messages say.
 
 All of it runs in one thread, in turns. Between two turns nothing runs, so a worker without a driver sends nothing.
 """
@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import orjson
 
@@ -24,14 +26,18 @@ from harness.endpoint.quirks import Adapted
 from harness.endpoint.request_body import Sampling
 from harness.engine.accounts import admit_sockets
 from harness.engine.answers import judgement
-from harness.engine.play import play_user
+from harness.engine.play import name_of, play_user
 from harness.engine.replay import Asked, Conversation
 from harness.engine.transports import Clients, Listener, Route, open_transport
 from harness.errors import HarnessError, InvalidReply
 from harness.features.ray import messages as m
 from harness.features.ray.shipping import Shipped, unpacked
-from harness.model import Completion, Where
+from harness.model import Completion, Reply, RunUsage, Where
+from harness.store.log import seal
+from harness.store.run import response_line
 
+LATE_SECONDS = 5.0
+"""In flight, from which on the driver knows of a request that was sent without asking."""
 START_SECONDS, LEASE_SECONDS = 60.0, 10.0
 """How long the driver waits for workers to start, and how long one lives after its last turn."""
 Connect = Callable[
@@ -50,10 +56,23 @@ class LanePart:
 
 
 @dataclass(eq=False)
+class _Playing:
+    """A play in progress. `ahead` is how many bytes may be sent without asking; `leased`: a slot is held for that,
+    which is in use while `sending` is the task that waits for the reply."""
+
+    play: m.Play
+    ahead: int
+    leased: bool
+    key: str = ""
+    task: asyncio.Task[None] | None = None
+    sending: asyncio.Task[Any] | None = None
+
+
+@dataclass(eq=False)
 class _Request:
     """A request of a play until it is settled; `last` is the reply that came last."""
 
-    play: m.Play
+    playing: _Playing
     body: bytes
     settled: asyncio.Future[Completion]
     last: Completion | None = None
@@ -110,7 +129,9 @@ class Player:
         self._out: list[m.ToDriver] = []
         self._requests: dict[int, _Request] = {}
         self._attempts: dict[int, asyncio.Task[None]] = {}
-        self._plays: dict[int, asyncio.Task[None]] = {}
+        self._plays: dict[int, _Playing] = {}
+        self._since: dict[int, float] = {}
+        self._usable: Counter[int] = Counter()
         self._numbers = count()
         self._samplings = [part.sampling for part in parts]
         self._benchmarks = [
@@ -144,8 +165,17 @@ class Player:
             if benchmark.logged or benchmark.warnings:
                 self._out.append(m.Logged(lane, benchmark.logged, benchmark.warnings))
                 benchmark.logged, benchmark.warnings = [], []
+        self._tell_late()
+        self._out += [m.Usable(lane, number) for lane, number in self._usable.items()]
+        self._usable.clear()
         out, self._out = self._out, []
         return m.encode(out)
+
+    def _tell_late(self) -> None:
+        """Tell of leased slots that are in use for long, once; the oldest come first."""
+        now = self._loop.time()
+        for user in list(takewhile(lambda user: now - self._since[user] > LATE_SECONDS, self._since)):
+            self._out.append(m.Late(user, self._plays[user].key, now - self._since.pop(user)))
 
     def close(self) -> None:
         """End all plays, and close connections and files."""
@@ -153,7 +183,7 @@ class Player:
         self._folder.cleanup()
 
     async def _closed(self) -> None:
-        running = [*self._plays.values(), *self._attempts.values()]
+        running = [*[one.task for one in self._plays.values() if one.task], *self._attempts.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -162,8 +192,7 @@ class Player:
     def _take(self, message: m.ToWorker) -> None:
         match message:
             case m.Play():
-                self._plays[message.user] = playing = self._loop.create_task(self._play(message))
-                playing.add_done_callback(lambda _: self._plays.pop(message.user))
+                self._begin(message)
             case m.Send(attempt, number, user):
                 if request := self._requests.get(number):
                     self._attempts[attempt] = sending = self._loop.create_task(self._send(attempt, request, user))
@@ -175,7 +204,10 @@ class Player:
             case m.Drop(attempt):
                 _cancel(self._attempts.get(attempt))
             case m.Cancel(user):
-                _cancel(self._plays.get(user))
+                one = self._plays.get(user)
+                _cancel(one.task if one else None)
+            case m.Recall(lane):
+                self._give_back(*[one for one in self._plays.values() if one.play.lane == lane])
             case m.Adopt(lane, quirk):
                 self._transports[lane].quirks |= {quirk}
 
@@ -187,23 +219,48 @@ class Player:
         if isinstance(message, m.Refused):
             request.settled.set_exception(m.unpacked(message.error))
         else:
+            if message.ahead:
+                request.playing.ahead, request.playing.leased = message.ahead, True
             request.settled.set_result(message.completion or request.last)  # type: ignore[arg-type]  # one is there
 
-    async def _play(self, play: m.Play) -> None:
-        user = play.user
+    def _begin(self, play: m.Play) -> None:
+        self._plays[play.user] = one = _Playing(play, play.ahead, play.ahead > 0)
+        one.task = self._loop.create_task(self._play(one))
+        one.task.add_done_callback(partial(self._ended, one))
+
+    def _ended(self, one: _Playing, task: asyncio.Task[None]) -> None:
+        """Forget a play; one that was cancelled may never have begun."""
+        self._give_back(one)
+        del self._plays[one.play.user]
+
+    def _give_back(self, *plays: _Playing) -> None:
+        """Give back the slots of plays that are not in use."""
+        for one in plays:
+            if one.leased and not one.sending:
+                one.leased = False
+                self._out.append(m.GivenBack(one.play.user))
+
+    async def _play(self, one: _Playing) -> None:
+        user = one.play.user
         try:
-            ended = await self._played(play)
+            ended = await self._played(one)
+            if one.sending:  # in a task that the benchmark has left behind
+                _cancel(one.sending)
+                await asyncio.wait([one.sending])
+            one.leased = False  # free with the end of its play
             self._out.append(ended)  # to the list of this turn, which is not that of the turn in which it began
         except HarnessError as error:
             self._out.append(m.Stopped(user, m.packed(error)))
         except Exception:  # unforeseen: the driver reports it, where its user can see it
             self._out.append(m.Stopped(user, None, traceback.format_exc()))
 
-    async def _played(self, play: m.Play) -> m.PlayEnded:
+    async def _played(self, one: _Playing) -> m.PlayEnded:
+        play = one.play
         benchmark, sampling = self._benchmarks[play.lane], self._samplings[play.lane].of_repeat(play.repeat)
         task = tasks.parse(benchmark, play.line, Where(play.file, play.number), play.subset)
         saved = {(digest, nth): completion for digest, nth, completion in play.saved}
-        settle, judge = partial(self._settle, play, task.key), partial(self._judged, play.user)
+        one.key = task.key
+        settle, judge = partial(self._settle, one), partial(self._judged, play.user, play.lane)
         conversation = Conversation(sampling, saved, task.steps, settle, judge)
         ended = await play_user(benchmark, task, conversation, play.repeat)
         return m.PlayEnded(
@@ -216,23 +273,54 @@ class Player:
             ended.unused,
         )
 
-    def _judged(self, user: int, completion: Completion, error: InvalidReply | None) -> None:
-        self._out.append(m.Judged(user, judgement(completion, error)))
+    def _judged(self, user: int, lane: int, completion: Completion, error: InvalidReply | None) -> None:
+        if error is None:
+            self._usable[lane] += 1
+        else:
+            self._out.append(m.Judged(user, judgement(completion, error)))
 
-    async def _settle(self, play: m.Play, key: str, asked: Asked) -> Completion:
+    async def _settle(self, one: _Playing, asked: Asked) -> Completion:
         """Return a reply once the driver has saved it; as `Settle`."""
         number = next(self._numbers)
-        body, rank, digest, nth = asked
-        self._requests[number] = request = _Request(play, body, self._loop.create_future())
-        self._out.append(m.Ask(play.user, number, key, len(body), rank, digest, nth))
+        self._requests[number] = request = _Request(one, asked.body, self._loop.create_future())
         try:
+            if one.leased and not one.sending and len(asked.body) <= one.ahead:
+                outcome = await self._sent_ahead(one, number, request, asked)
+                self._out.append(outcome)  # to the list of this turn
+            else:
+                self._give_back(one)
+                self._out.append(_ask(one, number, asked))
             return await request.settled
         finally:
             del self._requests[number]
 
+    async def _sent_ahead(self, one: _Playing, number: int, request: _Request, asked: Asked) -> m.ToDriver:
+        """Use the leased slot of a play for a request; return what became of it."""
+        user, start = one.play.user, self._loop.time()
+        one.sending, self._since[user] = asyncio.current_task(), start
+        try:
+            received = await self._transports[one.play.lane].send(asked.body, name_of(one.key, one.play.repeat))
+        except HarnessError as error:
+            one.leased = False
+            return _ask(one, number, asked, m.packed(error), self._loop.time() - start)
+        except Exception:  # unforeseen: the driver reports it, and the benchmark is not to catch it
+            return m.Stopped(user, None, traceback.format_exc())
+        finally:
+            one.sending = None
+            self._since.pop(user, None)
+        one.leased = False
+        request.last = completion = received.completion
+        reply = Reply(
+            completion, self._loop.time() - start, 1, received.endpoint, received.first_token, sent=len(asked.body)
+        )
+        line = seal(response_line(one.key, asked.digest, asked.nth, reply, one.play.repeat, one.play.rate))
+        used = RunUsage()
+        used.add(completion, reply.sent)
+        return m.Replied(user, number, one.key, line, used.counts, reply.sent, reply.seconds)
+
     async def _send(self, attempt: int, request: _Request, user: str) -> None:
         try:
-            received = await self._transports[request.play.lane].send(request.body, user)
+            received = await self._transports[request.playing.play.lane].send(request.body, user)
         except HarnessError as error:
             self._out.append(m.Failed(attempt, m.packed(error)))
         else:
@@ -245,10 +333,15 @@ class Player:
         if task.cancelled():
             self._out.append(m.Dropped(attempt))
         elif error := task.exception():
-            self._out.append(m.Stopped(request.play.user, None, "".join(traceback.format_exception(error))))
+            self._out.append(m.Stopped(request.playing.play.user, None, "".join(traceback.format_exception(error))))
             self._out.append(m.Dropped(attempt))
 
 
-def _cancel(task: asyncio.Task[None] | None) -> None:
+def _ask(one: _Playing, number: int, asked: Asked, failed: m.Raised | None = None, seconds: float = 0.0) -> m.Ask:
+    body, rank, digest, nth, _ = asked
+    return m.Ask(one.play.user, number, one.key, len(body), rank, digest, nth, failed, seconds)
+
+
+def _cancel(task: asyncio.Task[Any] | None) -> None:
     if task:
         task.cancel()

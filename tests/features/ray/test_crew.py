@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import tempfile
 import traceback
@@ -24,6 +25,7 @@ from harness.endpoint.control import FixedControl
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
 from harness.engine.answers import FIRST
+from harness.engine.lane import User
 from harness.errors import (
     AgentFailed,
     AnswersUnusable,
@@ -171,7 +173,8 @@ def test_replacement_may_be_lost_too(run: Run, local: Run, certain: bool) -> Non
 
 
 def sends(worker: Fake) -> list[float]:
-    return [at for at, message in worker.sent if isinstance(message, m.Send)]
+    """When a worker was allowed to send."""
+    return [at for at, message in worker.sent if isinstance(message, m.Send) or getattr(message, "ahead", 0)]
 
 
 @pytest.mark.parametrize(("certain", "held"), [(True, 0.0), (False, LEASE_SECONDS)])
@@ -220,22 +223,25 @@ class Reserved(Rates):
         super().correct(reserved, used, completion, now)
 
 
+@pytest.mark.parametrize("leased", [False, True])
 @pytest.mark.parametrize("how", LOSSES)
-def test_lost_try_is_neither_an_answer_nor_a_fault(run: Run, how: str) -> None:
-    """It changes neither the limit that is found nor an outage's counts, and its tokens are not given back."""
+def test_lost_try_is_neither_an_answer_nor_a_fault(run: Run, how: str, leased: bool) -> None:
+    """It changes neither the limit that is found nor an outage's counts, and its tokens are not given back. With rates
+    no slot is leased."""
 
     async def main() -> None:
         loss = LOSSES[how]
         lost = Loss(4, loss.certain, True, loss.silent)
         async with crew_of(run, endpoint, 1, losses=[lost]) as (crew, _):
-            more: Any = {"control": control, "rates": rates, "sleep": anyio.sleep}
+            more: Any = {"control": control, "rates": None if leased else rates, "sleep": anyio.sleep}
             assert await run.play(endpoint, crew=crew, **more) is None
 
     control, rates, endpoint = Counted(LIMIT), Reserved(None, 1e9, 0.0), Endpoint(slow(most=20 * TURN))
     virtual.run(main)
     traffic = run.caller.traffic
     assert (control.answers, control.refusals, traffic.successes) == (STEPS, 0, STEPS)
-    assert rates.settled == STEPS and rates.taken == traffic.requests > STEPS
+    if not leased:
+        assert rates.settled == STEPS and rates.taken == traffic.requests > STEPS
     assert not run.snapshots[-1].faults and not events(run, "retry") and traffic.retries == 0
 
 
@@ -296,6 +302,124 @@ def test_head_that_is_gone_stops_the_run_and_a_passing_miss_does_not(run: Run) -
     assert len(replies(run)) == len(USERS)
 
 
+# Leased slots
+
+
+def asked(worker: Fake) -> int:
+    return sum(isinstance(message, m.Send) for _, message in worker.sent)
+
+
+def test_most_requests_are_sent_without_asking(tmp_path: Path) -> None:
+    """Only those at the start are decided one by one: until then nobody knows how large they are."""
+    run, endpoint = made(tmp_path, users={str(n): 5 for n in range(20)}), Endpoint(slow())
+
+    async def main() -> int:
+        async with crew_of(run, endpoint) as (crew, yard):
+            assert await run.play(endpoint, crew=crew, limit=LIMIT, sleep=anyio.sleep) is None
+        return sum(map(asked, yard.workers))
+
+    assert virtual.run(main) == LIMIT
+    assert len(endpoint.sent) == 100 and endpoint.most_on_the_wire <= LIMIT
+    assert run.caller.traffic.requests == run.caller.traffic.successes == 100
+    assert run.caller.limiter.slots.in_flight == 0
+
+
+@pytest.mark.parametrize("loss", [None, Loss(9, reached=True), Loss(9, certain=False, reached=True)])
+def test_log_has_at_least_the_requests_in_flight(tmp_path: Path, loss: Loss | None) -> None:
+    """By their number and bytes, whenever this process dies; and in the end that there are none. What a lost worker had
+    may have been billed."""
+    run = made(tmp_path, users={str(n): 5 for n in range(20)})
+    most = list[int]()
+
+    async def look(user: str, before: int) -> None:
+        marks = events(run, "in_flight")
+        most.append(endpoint.on_the_wire)
+        assert marks and marks[-1]["requests"] >= endpoint.on_the_wire
+        assert marks[-1]["sent"] >= 100 * endpoint.on_the_wire
+        await slow()(user, before)
+
+    endpoint = Endpoint(look)
+    assert on_workers(run, endpoint, losses=[loss]) is None
+    assert max(most) == LIMIT and events(run, "in_flight")[-1]["requests"] == 0
+    assert (
+        len(events(run, "unanswered")) >= len(endpoint.sent) - 100 == (0 if loss is None else len(endpoint.sent) - 100)
+    )
+
+
+def test_refused_requests_lower_the_limit(tmp_path: Path) -> None:
+    """As in one process: each is counted before another gets its slot, and nobody fails."""
+
+    async def full(user: str, before: int) -> None:
+        await anyio.sleep(TURN)
+        if endpoint.on_the_wire > 2:
+            raise TransportFault("http_429", "满了")
+
+    run, control = made(tmp_path, users={str(n): 5 for n in range(20)}), Counted(6)
+    endpoint = Endpoint(full)
+
+    async def main() -> None:
+        async with crew_of(run, endpoint) as (crew, _):
+            assert await run.play(endpoint, crew=crew, control=control, sleep=anyio.sleep) is None
+
+    virtual.run(main)
+    assert len(run.recorded) == 20 and not lines(run.files.failures)
+    refusals = len(endpoint.sent) - 100
+    assert control.refusals == len(events(run, "retry")) == refusals > 0 and control.answers == 100
+
+
+class Thinking(Shared):
+    """Thinks for long before each request."""
+
+    async def asked(self, chat: Chat, key: str, before: str) -> Completion:
+        await asyncio.sleep(20 * TURN)
+        return await super().asked(chat, key, before)
+
+
+def test_stopped_lane_takes_leased_slots_back(tmp_path: Path) -> None:
+    """A play that has one sends nothing more, and the lane need not wait for it."""
+    run, endpoint = made(tmp_path, Thinking, users={str(n): 9 for n in range(3)}), Endpoint()
+    at = list[float]()
+
+    def observe(snapshot: Snapshot) -> None:
+        if run.caller.traffic.successes == 6:  # leased again with the next turn
+            at.append(virtual.now())
+        if len(at) == 12:
+            assert run.caller.limiter.in_flight == 3 and not endpoint.on_the_wire
+            run.lane.stop(RunStopped(130), GRACE_SECONDS)
+
+    async def main() -> float:
+        async with crew_of(run, endpoint) as (crew, _):
+            assert await run.play(endpoint, crew=crew, sleep=anyio.sleep, observe=observe)
+            sent.append(len(endpoint.sent))
+            return virtual.now()
+
+    sent = list[int]()
+    assert virtual.run(main) - at[11] < 4 * TURN
+    assert sent == [len(endpoint.sent)] and len(replies(run)) == sent[0]
+
+
+def test_slow_requests_are_shown(tmp_path: Path) -> None:
+    """With their users, though the driver did not send them."""
+    run = made(tmp_path, users={str(n): 9 for n in range(9)})
+
+    async def one_hangs(user: str, before: int) -> None:
+        await anyio.sleep(TURN if (user, before) != ("7", 5) else 120.0)
+
+    assert on_workers(run, Endpoint(one_hangs)) is None
+    assert [event["user_id"] for event in events(run, "straggler")] == ["7"]
+
+
+def test_user_whose_tries_failed_before_is_asked_for(run: Run) -> None:
+    """Its tries are counted on by the driver."""
+    assert on_workers(run) is None
+    run.lane._failed_before = {"用户1"}
+    user = User(run.lane, run.job, 0, 0, 1, 1)
+    assert not run.lane.leases(user)  # nobody knows yet who it is
+    for key in USERS:
+        user.key = key
+        assert run.lane.leases(user) is (key != "用户1")
+
+
 # A worker without a way to the endpoint
 
 
@@ -320,6 +444,23 @@ def test_users_of_a_worker_without_a_way_to_the_endpoint_are_played_by_others(ru
     assert not lines(run.files.failures)
     [note] = [line["detail"] for line in events(run, "worker")]
     assert note.startswith("worker 0 ") and "no connection to here" in note
+
+
+def test_worker_that_loses_its_way_with_leased_slots_loses_its_users(tmp_path: Path, local: Run) -> None:
+    """They are played by others from their saved replies, and no slot is lost."""
+
+    async def for_a_while(user: str, before: int) -> None:
+        await anyio.sleep(TURN)
+        if len(lame.sent) > 12:
+            raise TransportFault("connect", "no connection to here", unreachable=True)
+
+    run = made(tmp_path, users={str(n): 6 for n in range(12)})
+    endpoint, lame = Endpoint(slow()), Endpoint(for_a_while)
+    assert on_workers(run, endpoint, 2, cut_off=lame, cut_off_workers=(0,), limit=6) is None
+    assert len(run.recorded) == 12 and not lines(run.files.failures)
+    assert len(replies(run)) == 72 and lame.answered.total() == 12
+    assert run.caller.limiter.in_flight == run.caller.limiter.slots.in_flight == 0
+    assert [line["detail"][:9] for line in events(run, "worker")] == ["worker 0 "]
 
 
 def test_endpoint_that_no_worker_reaches_stops_the_run_as_ever(run: Run) -> None:
@@ -509,7 +650,8 @@ class Unreadable(Shared):
 def test_answers_that_cannot_be_used_stop_the_run(play: Callable[..., Any], tmp_path: Path) -> None:
     """After the first ones, with the requests that were in flight, wherever users are played."""
     run, endpoint = made(tmp_path, Unreadable), Endpoint()
-    assert isinstance(play(run, endpoint), AnswersUnusable)
+    more = {"turn": 0.1} if play is on_workers else {}  # shorter than the pause in which a lane that stops waits
+    assert isinstance(play(run, endpoint, **more), AnswersUnusable)
     assert FIRST <= len(endpoint.sent) <= FIRST + LIMIT
     assert run.snapshots[-1].unusable == (("no_json", len(endpoint.sent)),)
 

@@ -6,8 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
+from harness.cost import Rate
 from harness.endpoint.replies import Denied
-from harness.engine.answers import USABLE, Judgement
+from harness.engine.answers import Judgement
 from harness.errors import (
     AgentFailed,
     GaveUp,
@@ -32,17 +33,34 @@ ERRORS: dict[str, HarnessError] = {
     "TransportFault": BUSY,
 }
 TO_WORKER: list[Any] = [
-    m.Play(1, 0, "weibo", "tasks.jsonl", 7, b'{"user_id": "\xe4\xb8\x80"}', 2, [("ab", 0, WHOLE), ("cd", 1, WHOLE)]),
+    m.Play(
+        1,
+        0,
+        "weibo",
+        "tasks.jsonl",
+        7,
+        b'{"user_id": "\xe4\xb8\x80"}',
+        2,
+        [("ab", 0, WHOLE), ("cd", 1, WHOLE)],
+        Rate(1),
+        9,
+    ),
     m.Send(1, 2, "一 (repeat 2)"),
     m.Drop(1),
     m.Settled(2, None),
     m.Settled(2, WHOLE),
+    m.Settled(2, None, 4096),
+    m.Recall(0),
     m.Refused(2, m.packed(BUSY)),
     m.Cancel(1),
     m.Adopt(0, "no_temperature"),
 ]
 TO_DRIVER: list[Any] = [
     m.Ask(1, 2, "一", 999, 3, "ab", 0),
+    m.Ask(1, 2, "一", 999, 3, "ab", 0, m.packed(BUSY), 0.5),
+    m.Replied(1, 2, "一", b'{"user_id":"1","crc":"00000000"}\n', tuple(range(16)), 999, 0.5),
+    m.Late(1, "一", 7.5),
+    m.GivenBack(1),
     m.Received(1, WHOLE, "http://here/v1", 0.25),
     m.Received(1, Completion(""), "http://here/v1", None),
     m.Failed(1, m.packed(BUSY)),
@@ -57,7 +75,7 @@ TO_DRIVER: list[Any] = [
     m.Noted(0, "http://here/v1 is back"),
     m.Logged(0, ["行"], ["警告"]),
     m.Judged(1, Judgement("length", "length", "'想'")),
-    m.Judged(1, USABLE),
+    m.Usable(0, 3),
 ]
 
 

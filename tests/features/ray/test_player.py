@@ -13,13 +13,16 @@ import orjson
 import pytest
 
 from harness.chat import Chat
+from harness.cost import Rate
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.transports import Listener, Route
 from harness.errors import TransportFault
 from harness.features.ray import messages as m
 from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, Lease, Player
-from harness.model import JSON, Completion
+from harness.model import JSON, Completion, Reply, RunUsage
+from harness.store.log import seal, sound, unseal
+from harness.store.run import response_line
 from tests.features.ray.workers import TURN, Shared, importable, parts_of
 from tests.support.chain_runs import Run
 from tests.support.chains import Endpoint
@@ -58,8 +61,8 @@ class Alone:
         self.loop.close()
 
 
-def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE) -> m.Play:
-    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, list(saved))
+def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE, ahead: int = 0) -> m.Play:
+    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, list(saved), Rate(), ahead)
 
 
 @pytest.fixture
@@ -265,3 +268,125 @@ def test_turn_that_fails_ends_too() -> None:
         raise ZeroDivisionError
     clock.now = LEASE_SECONDS + 0.001
     assert lease.is_over
+
+
+# Leased slots
+
+MANY = 10_000
+"""Bytes: more than any request here."""
+
+
+def test_leased_slot_is_used_without_asking_and_its_reply_comes_sealed(alone: Alone) -> None:
+    """Once: the next request needs another lease, which comes with the word that the reply is saved."""
+    [first] = alone.turn(play(ahead=MANY))
+    assert isinstance(first, m.Replied) and (first.user, first.key) == (1, "一")
+    assert sound(first.line.rstrip(b"\n")) and first.line.endswith(b"\n")
+    line = unseal(first.line)
+    assert (line["user_id"], line["nth"], line["tries"], line["sent"]) == ("一", 0, 1, first.size)
+    used = RunUsage(*first.used)
+    assert (used.requests, used.prompt_tokens, used.completion_tokens, used.sent) == (1, 3, 2, first.size)
+    assert alone.turn() == [] and len(alone.endpoint.sent) == 1
+    [second] = alone.turn(m.Settled(first.request, None, MANY))
+    assert isinstance(second, m.Replied)
+    [ended] = alone.turn(m.Settled(second.request, None))
+    assert isinstance(ended, m.PlayEnded) and ended.record
+    replies = [unseal(one.line)["completion"]["text"] for one in (first, second)]
+    assert orjson.loads(ended.record)["replies"] == replies
+
+
+def test_line_is_that_of_the_store(alone: Alone, tmp_path: Path) -> None:
+    """To the byte, but for the seconds."""
+    [replied] = alone.turn(play(ahead=MANY))
+    assert isinstance(replied, m.Replied)
+    line = unseal(replied.line)
+    completion = Completion(**line["completion"])
+    reply = Reply(completion, line["seconds"], 1, line["endpoint"], sent=replied.size)
+    assert replied.line == seal(response_line("一", line["request"], 0, reply, 1, Rate()))
+
+
+def test_request_that_is_too_large_for_its_lease_is_asked_for(alone: Alone) -> None:
+    """Its bytes would not be in the log of what may be billed; the slot is free before."""
+    [given_back, ask] = alone.turn(play(ahead=10))
+    assert given_back == m.GivenBack(1) and isinstance(ask, m.Ask) and ask.failed is None
+    assert not alone.endpoint.sent
+
+
+class Waiting(Shared):
+    """Waits before its first request."""
+
+    async def play(self, given: JSON, chat: Chat) -> list[str]:
+        await asyncio.sleep(3 * TURN)
+        return await super().play(given, chat)
+
+
+def test_leased_slots_that_are_not_in_use_are_given_back_on_demand(tmp_path: Path, opened: list[Alone]) -> None:
+    """And by a play that is cancelled; each once."""
+    opened.append(one := Alone(tmp_path, Endpoint(), Waiting))
+    assert one.turn(play(ahead=MANY)) == []
+    assert one.turn(m.Recall(0), m.Recall(0)) == [m.GivenBack(1)]
+    assert one.turn(m.Cancel(1)) == []
+    assert one.turn(play(user=2, ahead=MANY), m.Cancel(2)) == [m.GivenBack(2)]
+    assert not one.endpoint.sent
+
+
+def test_leased_slot_in_use_is_kept_until_its_request_has_ended(hanging: Alone) -> None:
+    """It is no use to ask for it; a cancelled play gives it back."""
+    assert hanging.turn(play(ahead=MANY)) == []
+    assert hanging.turn(m.Recall(0)) == [] and hanging.endpoint.on_the_wire == 1
+    assert hanging.turn(m.Cancel(1)) == [m.GivenBack(1)] and hanging.endpoint.on_the_wire == 0
+
+
+def test_request_that_takes_long_is_told_of_once(hanging: Alone) -> None:
+    """The driver has not heard of it."""
+    [late] = [message for began in range(40) for message in hanging.turn(*[play(ahead=MANY)][began:])]
+    assert isinstance(late, m.Late) and (late.user, late.key) == (1, "一") and late.seconds > 5.0
+
+
+def test_failed_try_with_a_leased_slot_is_told_with_its_request(tmp_path: Path, opened: list[Alone]) -> None:
+    """Which the driver then lets send again, or refuses."""
+
+    async def fails_first(user: str, before: int) -> None:
+        if not before:
+            raise TransportFault("http_503", "忙", retry_after=3.0)
+
+    opened.append(one := Alone(tmp_path, Endpoint(fails_first)))
+    [ask] = one.turn(play(ahead=MANY))
+    assert isinstance(ask, m.Ask) and ask.failed and vars(m.unpacked(ask.failed))["retry_after"] == 3.0
+    [received] = one.turn(m.Send(2, ask.request, "一"))
+    assert isinstance(received, m.Received)
+
+
+def test_defect_with_a_leased_slot_has_its_traceback(tmp_path: Path, opened: list[Alone]) -> None:
+    """The benchmark cannot catch it."""
+
+    async def breaks(user: str, before: int) -> None:
+        raise ZeroDivisionError("意外")
+
+    opened.append(one := Alone(tmp_path, Endpoint(breaks)))
+    [stopped] = one.turn(play(ahead=MANY))
+    assert isinstance(stopped, m.Stopped) and "ZeroDivisionError: 意外" in stopped.defect
+
+
+class Leaving(Shared):
+    """Ends while a request of its is in flight."""
+
+    async def play(self, given: JSON, chat: Chat) -> list[str]:
+        Leaving.task = asyncio.create_task(self.asked(chat, given["user_id"], ""))
+        await asyncio.sleep(TURN / 2)
+        return []
+
+
+def test_play_ends_after_its_request_in_flight(tmp_path: Path, opened: list[Alone]) -> None:
+    """With the end of the play its slot is free."""
+
+    async def lasts(user: str, before: int) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await asyncio.sleep(TURN)
+
+    opened.append(one := Alone(tmp_path, Endpoint(lasts), Leaving))
+    assert one.turn(play(ahead=MANY)) == [] and one.endpoint.on_the_wire == 1
+    [ended] = [*one.turn(), *one.turn()]
+    assert isinstance(ended, m.PlayEnded)
+    assert one.endpoint.sent == ["一"] and one.endpoint.on_the_wire == 0

@@ -196,11 +196,13 @@ async def _scripted(
 
 
 @asynccontextmanager
-async def crew_of(run: Run, endpoint: Endpoint, many: int = 2, **more: Any) -> AsyncIterator[tuple[Crew, Yard]]:
+async def crew_of(
+    run: Run, endpoint: Endpoint, many: int = 2, turn: float = TURN, **more: Any
+) -> AsyncIterator[tuple[Crew, Yard]]:
     """Workers for a run, which send to one endpoint. `more` as for `Yard`."""
     yard = Yard(run, endpoint, **more)
     try:
-        yield Crew(await yard.start(many), yard.start, TURN), yard
+        yield Crew(await yard.start(many), yard.start, turn), yard
     finally:
         yard.close()
 
