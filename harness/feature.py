@@ -43,6 +43,7 @@ SHIPPED = (
     "leaderboard",
     "pages",
     "show",
+    "view",
     "verify",
     "check",
     "serve",
