@@ -111,9 +111,10 @@ def _out_of_memory(error: BaseException, arguments: list[str]) -> int:
 
 
 def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
-    """Return the signal that caused an error: Python wraps what is raised while it makes a class."""
+    """Return the signal that an error came of: Python wraps what is raised while it makes a class, and the last steps
+    of an event loop may raise another error while they handle it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return error
 
 

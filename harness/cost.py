@@ -14,6 +14,7 @@ most a token a byte for a prompt, and for a completion what `ceiling` returns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
@@ -45,7 +46,8 @@ HOW_TO_PRICE = 'currency, prompt and completion into [providers.NAME.prices."MOD
 LARGEST = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
-Code = Annotated[str, Meta(pattern=r"^[A-Z]{3}\Z")]
+CODE = re.compile("[A-Z]{3}")
+"""A currency, as ISO 4217 writes it."""
 
 
 class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -56,7 +58,7 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     the day on which the page `source` had these prices, and `note` the condition under which they hold.
     """
 
-    currency: Code
+    currency: str
     prompt: Decimal
     completion: Decimal
     cached: Decimal | None = None
@@ -66,6 +68,8 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
     note: str = ""
 
     def __post_init__(self) -> None:
+        if not CODE.fullmatch(self.currency):
+            raise ValueError("expected a currency of three capital letters, such as USD or CNY")
         for number in filter(None, (self.prompt, self.completion, self.cached, self.deferred)):
             if not (number.is_finite() and 0 <= number <= MOST and round(number, DIGITS) == number):
                 raise ValueError(f"expected prices from 0 with at most {DIGITS} decimal places")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+from types import FrameType
+from typing import Any
 
 import anyio
 
@@ -26,6 +30,52 @@ SATURATED, SATURATED_SECONDS = 0.9, 60.0
 
 Signalled = Callable[[], RunStopped | None]
 """Returns the last signal that asked this process to end, None before; from any thread."""
+
+
+class Signals:
+    """The signals that ask this process to end, from `listen` until after the event loop. Enter it in the main thread;
+    in another, where no handlers can be set, it hears none.
+
+    The event loop's own receivers would leave its last steps to the handlers from before, whose exceptions break them.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, Any] = {}
+        self._heard: deque[signal.Signals] = deque()
+        self._wake: Callable[[], object] = bool
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.getsignal(number) for number in heeded()}
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        for number in self._heard:  # too late for the engine
+            signal.raise_signal(number)
+
+    def listen(self) -> None:
+        """Set the handlers, after libraries have set theirs."""
+        for number in self._before:
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self._heard.append(signal.Signals(number))
+        self._wake()
+
+    async def each(self) -> AsyncIterator[signal.Signals]:
+        """Yield each signal in the event loop."""
+        fresh = asyncio.Event()
+        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, fresh.set)
+        try:
+            while True:
+                while self._heard:
+                    yield self._heard.popleft()
+                await fresh.wait()
+                fresh.clear()
+        finally:
+            self._wake = bool
 
 
 async def _nothing(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
@@ -49,8 +99,10 @@ class LocalEngine:
         observe: Callable[[Snapshots], None],
         ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] = _nothing,
         cpu: Callable[[], float] = time.thread_time,
+        signals: Signals | None = None,
     ) -> None:
         self._lanes = lanes
+        self._signals = signals or Signals()
         self._clock = clock
         self._cpu = cpu
         self._since = clock(), cpu()
@@ -109,19 +161,16 @@ class LocalEngine:
     async def _watch_signals(self) -> None:
         """Stop every lane on a signal: with a grace period if any lane was still running, else (a second signal, or
         all lanes already stopping) at once."""
-        if threading.current_thread() is not threading.main_thread():
-            return  # signals are for whoever has started this one
-        with anyio.open_signal_receiver(*heeded()) as signals:
-            async for number in signals:
-                lanes = [lane for lane in self._lanes if not lane.over]
-                first = any(lane.ending is None for lane in lanes)
-                if not first and number == signal.SIGHUP:
-                    continue  # a closed terminal sends one itself, and so does its shell
-                self._signalled = RunStopped(EXIT_CODES[number])
-                for run in [run for lane in self._lanes for run in lane.runs]:
-                    run.scores.end()
-                for lane in lanes:
-                    lane.stop(self._signalled, GRACE_SECONDS if first else 0.0)
+        async for number in self._signals.each():
+            lanes = [lane for lane in self._lanes if not lane.over]
+            first = any(lane.ending is None for lane in lanes)
+            if not first and number == signal.SIGHUP:
+                continue  # a closed terminal sends one itself, and so does its shell
+            self._signalled = RunStopped(EXIT_CODES[number])
+            for run in [run for lane in self._lanes for run in lane.runs]:
+                run.scores.end()
+            for lane in lanes:
+                lane.stop(self._signalled, GRACE_SECONDS if first else 0.0)
 
     async def _tick(self) -> None:
         logged = self._clock()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
@@ -25,7 +23,7 @@ from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported, index_file, now, stamp, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
-from harness.engine.local import LocalEngine, Signalled
+from harness.engine.local import LocalEngine, Signalled, Signals
 from harness.engine.run import Run, is_bare, open_run
 from harness.errors import (
     BadInput,
@@ -35,7 +33,6 @@ from harness.errors import (
     HarnessError,
     MachineError,
     RunStopped,
-    heeded,
     memory_for,
 )
 from harness.feature import own_logs
@@ -284,17 +281,16 @@ def play(
     `display` shows snapshots. If `finishing`, a session that ends before others is finished at once.
     """
     uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-    in_main = threading.current_thread() is threading.main_thread()  # others can set no handlers
-    handlers = {number: signal.getsignal(number) for number in heeded()} if in_main else {}
     gc.freeze()
     try:
-        with ExitStack() as held:
+        with Signals() as signals, ExitStack() as held:
             opening: OpenLanes = open_lanes
             for extension in extensions:
                 opening = extension.opening(opening, held, say)
             observe = held.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
-            playing = partial(_played, sessions, made, opening, observe, finishing)
+            playing = partial(_played, sessions, made, opening, observe, finishing, signals)
+            signals.listen()
             return anyio.run(playing, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
@@ -302,8 +298,6 @@ def play(
                 session.undo()
         raise
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)  # the event loop leaves the system's own behind
         gc.unfreeze()
 
 
@@ -313,6 +307,7 @@ async def _played(
     opening: OpenLanes,
     observe: Callable[[Snapshots], None],
     finishing: bool,
+    signals: Signals,
 ) -> Schedules:
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
@@ -325,7 +320,7 @@ async def _played(
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended)
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
         await playing.run()
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
 

@@ -781,6 +781,18 @@ def test_signal_that_comes_while_a_class_is_made_is_one(
     assert capsys.readouterr().err == "harness: interrupted\n"
 
 
+def test_signal_that_breaks_the_end_of_an_event_loop_is_one(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    def executed(arguments: list[str], *, may_restart: bool) -> int:
+        try:
+            raise _Signalled(143)
+        finally:
+            raise RuntimeError("Attempted to exit a cancel scope that isn't the current task's")
+
+    monkeypatch.setattr("harness.cli._main", executed)
+    assert main(["status"]) == 143
+    assert capsys.readouterr().err == "harness: interrupted\n"
+
+
 # Memory that runs out
 
 

@@ -25,7 +25,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.engine import lane as lane_module
 from harness.engine import local
 from harness.engine.lane import Lane, LanePlan
-from harness.engine.local import LocalEngine
+from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
 from harness.errors import (
     EndpointStopped,
@@ -320,6 +320,22 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
         used[0] += cpu
         took = engine.schedule(lane)
     assert {name: took[name] for name in took.keys() & {"event_loop", "others"}} == found
+
+
+def test_signal_after_the_last_user_ends_the_command_after_the_event_loop() -> None:
+    """Within the loop's last steps the exception of a handler could come between any two lines of a library."""
+    reached = []
+
+    async def played(signals: Signals) -> None:
+        await LocalEngine([], seed=0, clock=anyio.current_time, observe=lambda snapshots: None, signals=signals).run()
+        signal.raise_signal(signal.SIGINT)
+        await anyio.lowlevel.checkpoint()
+        reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt), Signals() as signals:
+        signals.listen()
+        anyio.run(played, signals)
+    assert reached == ["the end"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 # Users that fail
@@ -793,7 +809,9 @@ class Together:
     async def play(self, observe: Callable[[tuple[Snapshot, ...]], None] = lambda snapshots: None) -> None:
         try:
             lanes = list(self.lanes.values())
-            await LocalEngine(lanes, seed=1, clock=anyio.current_time, observe=observe).run()
+            with Signals() as signals:
+                signals.listen()
+                await LocalEngine(lanes, seed=1, clock=anyio.current_time, observe=observe, signals=signals).run()
         finally:
             for opened in self._opened:
                 opened.__exit__()

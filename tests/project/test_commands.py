@@ -32,7 +32,7 @@ ABOUT: Mapping[str, Sequence[Mapping[str, Any]]] = tomllib.loads(
     (ROOT / "tests/project/commands.toml").read_text("utf-8")
 )
 PAGES = pages.pages()
-TRANSLATED = {f"docs/zh/{name}.md": f"docs/{name}.md" for name in ("migration", "reuse", "troubleshooting")}
+TRANSLATED = {f"docs/zh/{name}.md": f"docs/{name}.md" for name in ("migration", "features/reuse", "troubleshooting")}
 TRANSLATED["README.zh.md"] = "README.md"
 """Pages in Chinese, by those that have the same commands: executed there."""
 SHELL, PYTHON = ("sh", "bash"), "python"

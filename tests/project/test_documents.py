@@ -35,6 +35,13 @@ def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path)
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_feature_has_a_page_of_its_own(name: str) -> None:
+    """Its contract is deleted with it."""
+    if (ROOT / "harness/features" / name).exists():
+        assert (ROOT / "docs/features" / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
+
+
 @pytest.mark.parametrize("page", TROUBLES, ids=lambda page: page.parent.name)
 def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) -> None:
     """A reader searches for the words on the screen, so a message that changes must change there, too."""

@@ -22,7 +22,7 @@ from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
 from harness.engine.lane import Lane, LanePlan, play_here
-from harness.engine.local import LocalEngine
+from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
 from harness.errors import HarnessError, MachineError
@@ -110,11 +110,13 @@ class Run:
                 play=play,
                 extensions=extensions,
             )
-            async with anyio.create_task_group() as serving:
-                if crew:
-                    serving.start_soon(crew.serve, [lane])
-                await LocalEngine([lane], seed=1, clock=clock, observe=observed).run()
-                serving.cancel_scope.cancel()
+            with Signals() as signals:
+                signals.listen()
+                async with anyio.create_task_group() as serving:
+                    if crew:
+                        serving.start_soon(crew.serve, [lane])
+                    await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()
+                    serving.cancel_scope.cancel()
             ending = lane.ending
             if not isinstance(ending, MachineError):
                 self.report, _ = finish(job, "run", stopped=ending is not None)

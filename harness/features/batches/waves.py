@@ -1,4 +1,4 @@
-"""Settle requests by a provider's Batch API: users advance in waves, one step each (docs/design.md, section 4).
+"""Settle requests by a provider's Batch API: users advance in waves, one step each (docs/features/batches.md).
 
 All users are in play at once. A wave is all that they wait for and that no batch has yet; it goes out when nobody
 computes any more, as one batch for each run, or several where a file would be larger than providers take. What a batch

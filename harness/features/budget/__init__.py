@@ -1,4 +1,4 @@
-"""Stop runs before they cost more than a cap, in money or in tokens (`--budget`; docs/design.md, section 4)."""
+"""Stop runs before they cost more than a cap, in money or in tokens (`--budget`; docs/features/budget.md)."""
 
 from __future__ import annotations
 

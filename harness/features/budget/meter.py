@@ -2,7 +2,7 @@
 
 A request reserves what it may cost before it is sent, and its reply's usage settles that. One that does not fit waits
 while others hold reservations, since their replies may give some back. Once none does, its run stops. So the cap is
-exceeded only by what the replies in flight at once take beyond their reservations (docs/design.md, section 4).
+exceeded only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
 
 Reservations and what became of them are in `Entries`, which may be those of other processes too.
 """

@@ -1,4 +1,4 @@
-"""Merge the parts of a run (`run --part`) to the run that one process would have written (docs/design.md, section 7).
+"""Merge the parts of a run (`run --part`) to the run that one process would have written (docs/features/parts.md).
 
 Guarantee: parts are only read, under their locks. The run is written in a folder aside, which gets its name last: after
 any death there is the whole run or none, and the next merge removes what was left. Not covered: a folder of the run's

@@ -1,4 +1,4 @@
-"""The saved replies of another run, found by request (`--reuse`; docs/design.md, section 5)."""
+"""The saved replies of another run, found by request (`--reuse`; docs/features/reuse.md)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The reply to a body is the same bytes each time, and a stream has the content of the whole reply. Token counts are an
 approximation: half the number of characters, rounded down. Memory: a 16-byte digest and a count for each distinct body
 that was accepted; all else is counts of a fixed number.
-Source: docs/design.md, section 7.
+Source: docs/features/serve.md.
 """
 
 from __future__ import annotations

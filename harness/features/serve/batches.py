@@ -1,4 +1,4 @@
-"""The Batch API of the embedded endpoint: files, and batches that answer them line by line (docs/design.md, section 7).
+"""The Batch API of the embedded endpoint: files, and batches that answer them line by line (docs/features/serve.md).
 
 All is in memory, for as long as the endpoint lives. Each line is answered as the same request would be at once; its
 errors are in the error file. Faults of the group `batch` are drawn for each step of the protocol by itself.

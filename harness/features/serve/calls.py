@@ -1,6 +1,6 @@
 """Requests for chat completions: what OpenAI's API takes, its errors for all else, and where an answer is cut.
 
-Source: docs/design.md, section 7, `serve`, and https://platform.openai.com/docs/api-reference/chat/create
+Source: docs/features/serve.md, and https://platform.openai.com/docs/api-reference/chat/create
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replies, streams and errors in the shapes of one provider, as its data file has them: imitations/NAME.toml.
 
 Each file is written after public documentation and validated when read. JSON is text in it, since TOML has no null.
-With an imitation any model is answered, under the name that was requested. Source: docs/design.md, section 7, `serve`.
+With an imitation any model is answered, under the name that was requested. Source: docs/features/serve.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JSON schemas of requests: which ones OpenAI refuses.
 
-Source: https://platform.openai.com/docs/guides/structured-outputs, supported schemas; docs/design.md, section 7.
+Source: https://platform.openai.com/docs/guides/structured-outputs, supported schemas; docs/features/serve.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A completion as a stream of server-sent events, in OpenAI's chunk format, cut from the whole reply.
 
-Source: docs/design.md, section 7, and https://platform.openai.com/docs/api-reference/chat-streaming
+Source: docs/features/serve.md, and https://platform.openai.com/docs/api-reference/chat-streaming
 """
 
 from __future__ import annotations
