@@ -103,7 +103,6 @@ class Client:
         # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
         self._to_connect = aiohttp.ClientTimeout(total=None, connect=self._patience)
         self._on_exhausted = on_exhausted
-        self._connections = connections
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
@@ -322,8 +321,8 @@ class Client:
         match error:
             case OSError(errno=errno.EMFILE | errno.ENFILE):
                 return MachineError(
-                    f"{_reason(error)}: this machine has no file left for another of up to {self._connections} "
-                    "connections: raise its limit (ulimit -n) or take a lower --concurrency"
+                    f"{_reason(error)}: this machine has no file left for another connection: raise its limit "
+                    "(ulimit -n) or take a lower --concurrency"
                 )
             case _ if isinstance(error, (*self._way.errors, *PROXY_ERRORS)):
                 return self._proxy_fault(_reason(error))

@@ -28,6 +28,8 @@ SECONDS = 5.0
 """How long an answer may take; a run that writes to a slow disk answers late."""
 PATH_MOST = 100
 """Bytes of a socket's path: the kernel takes 108, others 104."""
+PROGRESS = "progress"
+"""Lines of a run's log that curves are drawn from."""
 CREDENTIALS = struct.Struct("3i")
 
 

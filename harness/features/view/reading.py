@@ -50,7 +50,7 @@ VALUES = 4
 """Columns of values of users, where the benchmark names none."""
 HISTORY = 1 << 22
 """Bytes of the end of a run's log that curves are drawn from."""
-PROGRESS = "progress"
+
 SNAPSHOT_SECONDS = 1.0
 
 
@@ -392,7 +392,7 @@ def _is_text(name: str) -> bool:
 
 
 def _is_progress(line: bytes) -> bool:
-    return b'"what":"%b"' % PROGRESS.encode() in line and log.sound(line)
+    return b'"what":"%b"' % calls.PROGRESS.encode() in line and log.sound(line)
 
 
 def _value(of: Callable[[JSON], Any], line: JSON) -> float | None:

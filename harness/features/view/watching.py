@@ -1,0 +1,72 @@
+"""`watch`: the dashboard of runs that are being played, in another terminal than theirs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from harness import defaults
+from harness.config import options
+from harness.errors import BadInput, HarnessError
+from harness.features.view import calls
+from harness.model import Snapshots
+from harness.store.files import RunFiles, runs
+from harness.ui.console import console
+from harness.ui.progress import display
+
+LOOK_SECONDS = 0.5
+EXAMPLES = ("harness watch", "harness watch deepseek-chat")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser, "names of runs (default: all that are being played)", "*")
+
+
+def add_run(parser: argparse.ArgumentParser, words: str, number: str | None = None) -> None:
+    """Add the names of runs, the subset and the folder."""
+    name = "runs" if number else "run"
+    parser.add_argument(name, nargs=number, type=options.folder_name, metavar="RUN", help=words)
+    options.add_platform(parser, "the process that plays this subset")
+    words = "default: results"
+    options.add(parser, "--results-dir DIR", words, type=options.folder, default=defaults.RESULTS_FOLDER)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none is being played."""
+    if not (playing := _processes(found(args, args.runs))):
+        raise BadInput(f"no run under {args.results_dir} is being played on this machine by you")
+    with display(console()) as observe, suppress(KeyboardInterrupt):
+        while shown := _snapshots(playing):
+            observe(shown)
+            time.sleep(LOOK_SECONDS)
+    return 0
+
+
+def found(args: argparse.Namespace, names: Sequence[str]) -> list[RunFiles]:
+    """Return the runs that the options name, all without names."""
+    subsets = {name.lower() for name in args.platform or ()}
+    return [
+        files
+        for files in runs(args.results_dir)
+        if (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
+    ]
+
+
+def _processes(named: Sequence[RunFiles]) -> list[RunFiles]:
+    """Return one run of each process that plays any of them."""
+    of_process: dict[int, RunFiles] = {}
+    for files in named:
+        with suppress(HarnessError), calls.connected(files) as call:
+            of_process.setdefault(call.snapshots()[0], files)
+    return list(of_process.values())
+
+
+def _snapshots(playing: Sequence[RunFiles]) -> Snapshots:
+    """Return the last snapshots of processes, of those that have ended none."""
+    made: Snapshots = ()
+    for files in playing:
+        with suppress(HarnessError), calls.connected(files) as call:
+            made += call.snapshots()[1]
+    return made
