@@ -29,8 +29,9 @@ LONGEST = 1 << 23
 """Longest line that is decoded, in bytes."""
 KEY_MOST = 512
 """Bytes of a line in which its user's key is looked for."""
-ABOUT = b'{"user_id":"'
+ABOUT = b'{"user_id":'
 """How lines begin that name a user."""
+QUOTE = ord('"')
 CODES = 255
 """Most outcomes that are told apart."""
 
@@ -94,10 +95,14 @@ class LineIndex:
         start, base, before, keys = 0, self._end, len(self._keys), list[bytes]()
         while (line_end := find(b"\n", start)) >= 0:
             self._starts.append(base + start)
-            at = start + size
-            end = find(b'"', at, min(at + KEY_MOST, line_end)) if begins(ABOUT, start) else -1
-            key = lines[at:end] if end >= 0 else b""
-            keys.append(key := _whole_key(lines, at, line_end) if b"\\" in key else key)
+            key = b""
+            if begins(ABOUT, start) and (at := start + size) < line_end:
+                quoted = lines[at] == QUOTE
+                end = find(b'"' if quoted else b",", at + quoted, min(at + KEY_MOST, line_end))
+                key = lines[at + quoted : end] if end >= 0 else b""
+                if b"\\" in key:
+                    key = _whole_key(lines, at + 1, line_end)
+            keys.append(key)
             before += len(key) + 1
             self._key_ends.append(before)
             start = line_end + 1
@@ -105,27 +110,23 @@ class LineIndex:
 
     def searched(self, text: str) -> list[int]:
         """Return the numbers of the lines whose user's key contains a text."""
-        needle = orjson.dumps(text.encode("utf-8", "replace").decode())[1:-1]
-        if not needle or b"\\n" in needle:
-            return []
-        with self.lock:
-            at, ends, found = -1, np.array(self._key_ends, np.int64), list[int]()
-            while (at := self._keys.find(needle, at + 1)) >= 0:
-                line = int(np.searchsorted(ends, at, side="right"))
-                found.append(line)
-                at = int(ends[line]) - 1
-        return found
+        return self._having(_escaped(text)) if text else []
 
     def numbers_of(self, key: str) -> list[int]:
         """Return the numbers of the lines about a user."""
+        wanted = _escaped(key) + b"\n"
         with self.lock:
-            ends, wanted = self._key_ends, orjson.dumps(key.encode("utf-8", "replace").decode())[1:-1]
-            same = [
-                number
-                for number in self.searched(key)
-                if self._keys[(ends[number - 1] if number else 0) : ends[number] - 1] == wanted
-            ]
-        return same
+            first = [0] if self._keys.startswith(wanted) else []
+            return first + [number + 1 for number in self._having(b"\n" + wanted)]
+
+    def _having(self, needle: bytes) -> list[int]:
+        """Return the lines in whose keys, one after the other, a needle begins; each once."""
+        with self.lock:
+            at, ends, found = -1, np.array(self._key_ends, np.int64), list[int]()
+            while (at := self._keys.find(needle, at + 1)) >= 0:
+                found.append(line := int(np.searchsorted(ends, at, side="right")))
+                at = int(ends[line]) - 1
+        return found
 
     def key(self, number: int) -> str:
         """Return the key of a line's user; empty without one, or without such a line."""
@@ -259,6 +260,11 @@ def _object(file: BinaryIO, offset: int) -> JSON | None:
         return None
     data.pop("crc", None)
     return data
+
+
+def _escaped(text: str) -> bytes:
+    """Return a text as it is within a string of JSON."""
+    return orjson.dumps(text.encode("utf-8", "replace").decode())[1:-1]
 
 
 def _to_line_end(file: BinaryIO) -> int | None:

@@ -253,7 +253,7 @@ class Viewed:
             with read_of(key):
                 return [*made, *self._card(data, task, replies)]
         except HarnessError as error:
-            return [*made, Paragraph(str(error)), *_numbered(replies)]
+            return [*made, Paragraph(str(error)), *([] if self.left_out else _numbered(replies))]
 
     def _card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Sequence[Block]:
         if cards := self._cards:

@@ -29,7 +29,7 @@ def execute(args: argparse.Namespace) -> int:
         raise BadInput("name a limit: --concurrency, --rpm or --tpm")
     with calls.connected(one_of(args)) as call:
         answer = call.ask("set", **limits)
-    words = ", ".join(f"{name} {value}" for name, value in limits.items())
+    words = ", ".join(f"{name} {value.removesuffix('.0')}" for name, value in limits.items())
     also = [name for name in answer.get("runs", ()) if name != args.run]
     show(f"{args.run}: {words}" + (f"; also for {', '.join(also)}, which shares the account" if also else ""))
     if (parts := answer.get("part", 1)) > 1:
@@ -39,7 +39,7 @@ def execute(args: argparse.Namespace) -> int:
 
 def one_of(args: argparse.Namespace) -> RunFiles:
     """Return the run that is named, of its subsets one that is being played. Raise `BadInput`."""
-    named = found(args, [args.run])
+    named = found(args)
     there = [files for files in named if calls.socket_of(files).exists()]
     if not named:
         raise BadInput(f"no run {args.run} under {args.results_dir}: `harness status` lists them")

@@ -60,8 +60,20 @@ class Row:
     order: Mapping[str, Any]
 
 
-ABOUT = ("run", "benchmark", "subset", "model", "state", "users", "score")
-COLUMNS = (*ABOUT, "invalid", "cost", "speed", "to go", "failed")
+COLUMNS = (
+    "run",
+    "subset",
+    "state",
+    "users",
+    "score",
+    "to go",
+    "speed",
+    "cost",
+    "invalid",
+    "failed",
+    "model",
+    "benchmark",
+)
 DESCENDING = frozenset({"users", "score", "invalid", "cost", "speed", "failed"})
 """Columns that are first sorted with the largest on top."""
 

@@ -21,13 +21,12 @@ EXAMPLES = ("harness watch", "harness watch deepseek-chat")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "names of runs (default: all that are being played)", "*")
+    add_run(parser, "name of the run (default: all that are being played)", "?")
 
 
 def add_run(parser: argparse.ArgumentParser, words: str, number: str | None = None) -> None:
-    """Add the names of runs, the subset and the folder."""
-    name = "runs" if number else "run"
-    parser.add_argument(name, nargs=number, type=options.folder_name, metavar="RUN", help=words)
+    """Add the name of a run, the subset and the folder."""
+    parser.add_argument("run", nargs=number, type=options.folder_name, metavar="RUN", help=words)
     options.add_platform(parser, "the process that plays this subset")
     words = "default: results"
     options.add(parser, "--results-dir DIR", words, type=options.folder, default=defaults.RESULTS_FOLDER)
@@ -35,7 +34,7 @@ def add_run(parser: argparse.ArgumentParser, words: str, number: str | None = No
 
 def execute(args: argparse.Namespace) -> int:
     """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none is being played."""
-    if not (playing := _processes(found(args, args.runs))):
+    if not (playing := _processes(found(args))):
         raise BadInput(f"no run under {args.results_dir} is being played on this machine by you")
     with display(console()) as observe, suppress(KeyboardInterrupt):
         while shown := _snapshots(playing):
@@ -44,13 +43,13 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def found(args: argparse.Namespace, names: Sequence[str]) -> list[RunFiles]:
-    """Return the runs that the options name, all without names."""
+def found(args: argparse.Namespace) -> list[RunFiles]:
+    """Return the subsets of the run that the options name, of all runs without a name."""
     subsets = {name.lower() for name in args.platform or ()}
     return [
         files
         for files in runs(args.results_dir)
-        if (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
+        if args.run in (None, files.folder.name) and (not subsets or files.subset in subsets)
     ]
 
 
