@@ -33,6 +33,7 @@ from harness.config.plan import sampling_again
 from harness.errors import BadInput, HarnessError
 from harness.features.view import calls
 from harness.features.view.index import Facets, LineIndex, last_lines, lines_beginning, opened
+from harness.features.view.interim import Interim, interim
 from harness.model import JSON, Block, Chart, Completion, Heading, Paragraph, Quote, Series, Snapshot, Where
 from harness.store import log
 from harness.store.files import RunFiles, runs
@@ -96,6 +97,7 @@ class Viewed:
         self._manifest = Cached[Manifest](files.manifest, load)
         self._report = Cached[Report](files.report("json"), reports.loaded)
         self._facets: Facets | None = None
+        self._interim: Interim | None = None
         self._asked = -math.inf
         self._snapshot: Snapshot | None = None
 
@@ -114,6 +116,20 @@ class Viewed:
     @property
     def report(self) -> Report | None:
         return self._report.now()
+
+    @property
+    def report_so_far(self) -> Report | None:
+        """Return the report, of a run without one that of its records so far; None if these cannot be scored."""
+        manifest = self.manifest
+        if (report := self.report) or manifest is None or self.shipped is None:
+            return report
+        self.users.advance()
+        if self._interim is None or self._interim.generation is not self.users.generation:
+            self._interim = interim(SavedRun(self.files, manifest), self.users)
+        try:
+            return self._interim.report() if self._interim else None
+        except HarnessError:
+            return None
 
     @property
     def problem(self) -> str:

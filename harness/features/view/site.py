@@ -140,16 +140,14 @@ class Site:
 
     def _run(self, query: Query) -> str:
         run = self._named(query)
-        report, snapshot = run.report, run.snapshot
-        blocks: list[Block] = list(run.curves())
+        report, snapshot = run.report_so_far, run.snapshot
         title, warning, tiles = f"{run.name}: {run.subset}", run.problem, list[Tile]()
         if snapshot:
             tiles = live_tiles(snapshot, run.subset)
         elif report:
             made = _page_of(report)
             title, warning, tiles = made.title, made.warning or warning, list(made.tiles)
-        curves = [block for block in blocks if isinstance(block, Chart)]
-        shown = () if snapshot or not report else _page_of(report).blocks
+        shown = _page_of(report).blocks if report else ()
         parts = divided(shown)
         part = min(_whole(query, "part", 1), max(1, len(parts)))
         others = [one for one in self.folder.runs() if one.benchmark == run.benchmark and one.name != run.name]
@@ -161,7 +159,7 @@ class Site:
             tiles=tiles,
             snapshot=snapshot,
             lines=live_lines(snapshot) if snapshot else (),
-            curves=curves,
+            curves=run.curves(),
             blocks=parts[part - 1] if parts else (),
             part=part,
             parts=len(parts),
