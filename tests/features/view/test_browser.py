@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -248,8 +249,18 @@ def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path: Path) -> 
     looked(results, work)
 
 
-def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path: Path) -> None:
+ON_RAY = pytest.param(
+    ("--engine", "ray", "--workers", "1"),
+    marks=[pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")],
+    id="ray",
+)
+
+
+@pytest.mark.parametrize("engine", [pytest.param((), id="local"), ON_RAY])
+def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path: Path, engine: Sequence[str]) -> None:
     """By the commands, in processes of their own."""
+    if engine:
+        pytest.importorskip("harness.features.ray")
 
     def shell_says(*words: str) -> str:
         command = [sys.executable, "-m", "harness", *words, "--results-dir", "results"]
@@ -258,7 +269,7 @@ def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path: Path) -> No
         return done.stdout
 
     with faulty(tmp_path) as (shell, let):
-        shell.start(*RUN)
+        shell.start(*RUN, *engine)
         wait_for((tmp_path / "results/m/run_weibo.sock").exists)
         let.release(60)
         assert "concurrency 9" in shell_says("set", "m", "--concurrency", "9")
