@@ -381,12 +381,12 @@ class Folder:
     def runs(self) -> list[Viewed]:
         """Return the runs that there are now, and results of other programs, by name and subset."""
         there = [*runs(self.chosen.results), *[one.files for one in imported(self.chosen.results)]]
-        known, self._runs = self._runs, {}
-        for files in there:
-            key = files.folder.name, files.subset
-            if _is_text("".join(key)):
-                self._runs[key] = known.get(key) or Viewed(files, self.chosen)
-        return [self._runs[key] for key in sorted(self._runs)]
+        found = {(files.folder.name, files.subset): files for files in there}
+        known = self._runs
+        self._runs = {
+            key: known.get(key) or Viewed(files, self.chosen) for key, files in found.items() if _is_text("".join(key))
+        }
+        return [run for _, run in sorted(self._runs.items())]
 
     def run(self, name: str, subset: str) -> Viewed | None:
         """Return a run, None for one that is not there: its name is looked up among those, never followed."""

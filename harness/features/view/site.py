@@ -7,11 +7,13 @@ shown as escapes. A page has at most about `PAGE_MOST` bytes; what is longer is 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,7 @@ class Site:
         self.folder = folder
         self._pages = {name: templates().get_template(f"{name}.html.j2") for name in TEMPLATES}
         self._given = {"link": link, "is_static": is_static, "can_compare": _can_compare()}
+        self._last: tuple[tuple[Any, ...], list[Block]] = ((), [])
         self._views: Mapping[str, Callable[[Query], str]] = {
             "": self._overview,
             "run": self._run,
@@ -239,23 +242,39 @@ class Site:
 
     def _compare(self, query: Query) -> str:
         names = list(dict.fromkeys(query.get("run", ())))[:COMPARED_MOST]
-        there = {run.name: run for run in self.folder.runs()}
+        every = self.folder.runs()
+        there = {run.name: run for run in every}
         blocks: list[Block] = []
         if len(names) < 2:
             blocks = [Paragraph("Choose two or more runs in the overview.")]
         elif unknown := [name for name in names if name not in there]:
             raise NotThere(f"no run {unknown[0]}")
-        elif not all(registry.is_shipped(run.benchmark) for run in there.values() if run.name in names):
+        elif not all(registry.is_shipped(run.benchmark) for run in every if run.name in names):
             command = f"harness compare {' '.join(names)}"
             why = "These runs need their benchmark's own code, which is not executed here:"
             blocks = [Paragraph(why), Quote("Command", command, open=True)]
         else:
-            blocks = _compared(self.folder, names)
+            blocks = self._comparison(names, [run for run in every if run.name in names])
         parts = divided(blocks)
         part = min(_whole(query, "part", 1), max(1, len(parts)))
         return self._render(
             "compare", names=names, blocks=parts[part - 1] if parts else (), part=part, parts=len(parts)
         )
+
+    def _comparison(self, names: Sequence[str], compared: Sequence[Viewed]) -> list[Block]:
+        """Return a comparison, the last one again while its results are the same."""
+        stamp = (*names, *[_stamp(run.files.results) for run in compared])
+        if stamp != self._last[0]:
+            self._last = stamp, _compared(self.folder, names)
+        return self._last[1]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size
 
 
 @cache
