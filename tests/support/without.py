@@ -22,6 +22,7 @@ FIRST = "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True)))
 ABOUT = re.compile(rf"""["'`/ =\[](?:{FIRST})(?![\w-])""") if WORDS else None
 
 
+@pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if ABOUT is None:
         return
