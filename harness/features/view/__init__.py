@@ -12,6 +12,4 @@ FEATURE = Feature(
     },
     is_on=lambda args: True,
     extension="harness.features.view.control:Control",
-    per_call=frozenset({"export", "port"}),
-    runs=frozenset({"run"}),
 )

@@ -2,44 +2,59 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 
-from harness import defaults
 from harness.config import options
 from harness.errors import BadInput
 from harness.features.view.export import write
 from harness.features.view.reading import Chosen
 from harness.features.view.server import serving
+from harness.option import folder, option, whole
 from harness.ui.streams import show
 from harness.ui.words import plural
 
 PORT_MOST = 65535
 EXPORTED = 200
 """Users of each run that are written, by default."""
-EXAMPLES = ("harness view", "harness view --results-dir shared/results --port 8080", "harness view --export site")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "where the runs' tasks are now (default: where they were); needed for posts of runs that others made"
-    options.add(parser, "--tasks-dir DIR", words, type=options.folder)
-    words = "default: results"
-    options.add(parser, "--results-dir DIR", words, type=options.folder, default=defaults.RESULTS_FOLDER)
-    words = "show users' posts, and the prompts that quote them: private data, share with care"
-    options.add(parser, "--with-posts", words, action="store_true")
-    words = "port on this machine, 0 for any free one (default: %(default)s)"
-    options.add(parser, "--port N", words, type=options.whole(0, PORT_MOST), default=0)
-    words = "write the pages into a new folder instead, as files to host"
-    options.add(parser, "--export DIR", words, type=Path)
-    words = f"users of each run that --export writes (default: {EXPORTED})"
-    options.add(parser, "--users N", words, type=options.whole(0, 1_000_000), default=EXPORTED)
-    options.add_force(parser)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.ResultsFolder, options.Forced):
+    examples: ClassVar[Sequence[str]] = (
+        "harness view",
+        "harness view --results-dir shared/results --port 8080",
+        "harness view --export site",
+    )
+    tasks_dir: Path | None = option(
+        None,
+        "where the runs' tasks are now (default: where they were); needed for posts of runs that others made",
+        unit="DIR",
+        read=folder,
+    )
+    with_posts: bool = option(
+        False, "show users' posts, and the prompts that quote them: private data, share with care", everyday=True
+    )
+    port: int = option(
+        0, "port on this machine, 0 for any free one (default: 0)", check=whole(0, PORT_MOST), own=True, everyday=True
+    )
+    export: Path | None = option(
+        None, "write the pages into a new folder instead, as files to host", unit="DIR", once=True, everyday=True
+    )
+    users: int = option(
+        EXPORTED,
+        f"users of each run that --export writes (default: {EXPORTED})",
+        check=whole(0, 1_000_000),
+        own=True,
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     if not args.results_dir.is_dir():
         raise BadInput(f"no folder {args.results_dir}: name the folder of the runs with --results-dir")
     chosen = Chosen(args.results_dir, args.with_posts, args.tasks_dir)

@@ -10,7 +10,6 @@ seconds, from which curves are drawn.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import socket
@@ -36,6 +35,7 @@ from harness.engine.run import Run
 from harness.errors import HarnessError, RunStopped
 from harness.features.view.calls import PROGRESS, peer, short, socket_of
 from harness.model import JSON, Load, Snapshots, SubsetProgress
+from harness.option import options_of
 from harness.store.manifest import part_of
 
 PROGRESS_SECONDS = 10.0
@@ -43,12 +43,8 @@ REQUEST_MOST = 1 << 12
 """Bytes of a request."""
 IDLE_SECONDS = 60.0
 """How long a connection may say nothing."""
-LIMITS: Mapping[str, Callable[[str], Any]] = {
-    "concurrency": options.concurrency_value,
-    "rpm": options.positive_float,
-    "tpm": options.positive_float,
-}
-"""What can be set, and how `run` reads it."""
+LIMITS = {one.name: one for one in options_of(options.Session) if one.name in ("concurrency", "rpm", "tpm")}
+"""What can be set: the options of `run`, by name."""
 STOPPED = 130
 """The exit code of a command that Ctrl-C has stopped."""
 
@@ -56,7 +52,7 @@ STOPPED = 130
 class Control(Extension):
     """Listens for each lane that is played."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: options.Session) -> None:
         self._plans: dict[int, Plan] = {}
         self._lanes: dict[Lane, Plan] = {}
         self._snapshots: Snapshots = ()
@@ -110,15 +106,15 @@ class Control(Extension):
                     return self._set(lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None})
                 case "stop":
                     return _stop(lane)
-        except (ValueError, KeyError, TypeError, argparse.ArgumentTypeError) as error:
-            return {"refused": str(error) if isinstance(error, argparse.ArgumentTypeError) else "not understood"}
+        except (ValueError, KeyError, TypeError) as error:
+            return {"refused": f"not understood: {error}"}
         except HarnessError as error:
             return {"refused": str(error)}
         return {"refused": "not understood"}
 
     def _set(self, lane: Lane, words: Mapping[str, str]) -> JSON:
         """Change limits; each is text, as `run` takes it."""
-        changes = {name: LIMITS[name](str(text)) for name, text in words.items()}
+        changes = {name: LIMITS[name].value(text) for name, text in words.items()}
         changes = {name: None if value == AUTO else value for name, value in changes.items()}
         if lane.ending is not None or lane.over:
             return {"refused": "the run is ending"}

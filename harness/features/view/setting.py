@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
 
 from harness.config import options
 from harness.errors import BadInput
 from harness.features.view import calls
-from harness.features.view.watching import add_run, found
+from harness.features.view.watching import OnePlaying, found
+from harness.option import POSITIVE, RUNS, option
 from harness.store.files import RunFiles
 from harness.ui.streams import show
 from harness.ui.words import plural
 
-EXAMPLES = ("harness set deepseek-chat --concurrency 32 --rpm 300",)
+limit = partial(option, None, unit="N", once=True, everyday=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "name of the run")
-    words = "maximum requests in flight, or `auto`"
-    options.add(parser, "--concurrency N", words, type=options.concurrency_value)
-    options.add(parser, "--rpm N", "maximum requests per minute", type=options.positive_float)
-    options.add(parser, "--tpm N", "maximum tokens per minute, prompts and completions", type=options.positive_float)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(OnePlaying):
+    examples: ClassVar[Sequence[str]] = ("harness set deepseek-chat --concurrency 32 --rpm 300",)
+    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    concurrency: int | Literal["auto"] | None = limit(
+        "maximum requests in flight, or `auto`", read=options.concurrency, check=options.CONCURRENCY
+    )
+    rpm: float | None = limit("maximum requests per minute", check=POSITIVE)
+    tpm: float | None = limit("maximum tokens per minute, prompts and completions", check=POSITIVE)
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     limits = {name: str(value) for name in ("concurrency", "rpm", "tpm") if (value := getattr(args, name)) is not None}
     if not limits:
         raise BadInput("name a limit: --concurrency, --rpm or --tpm")
@@ -37,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def one_of(args: argparse.Namespace) -> RunFiles:
+def one_of(args: OnePlaying) -> RunFiles:
     """Return the run that is named, of its subsets one that is being played. Raise `BadInput`."""
     named = found(args)
     there = [files for files in named if calls.socket_of(files).exists()]

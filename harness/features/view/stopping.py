@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
+from harness.config import options
 from harness.features.view import calls
 from harness.features.view.setting import one_of
-from harness.features.view.watching import add_run
+from harness.features.view.watching import OnePlaying
+from harness.option import RUNS, option
 from harness.ui.streams import show
 
-EXAMPLES = ("harness stop deepseek-chat",)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(OnePlaying):
+    examples: ClassVar[Sequence[str]] = ("harness stop deepseek-chat",)
+    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "name of the run")
-
-
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     with calls.connected(one_of(args)) as call:
         answer = call.ask("stop")
     show(

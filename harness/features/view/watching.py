@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
 
-from harness import defaults
 from harness.config import options
 from harness.errors import BadInput, HarnessError
 from harness.features.view import calls
 from harness.model import Snapshots
+from harness.option import RUNS, option
 from harness.store.files import RunFiles, runs
 from harness.ui.console import console
 from harness.ui.progress import display
 
 LOOK_SECONDS = 0.5
-EXAMPLES = ("harness watch", "harness watch deepseek-chat")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run(parser, "name of the run (default: all that are being played)", "?")
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OnePlaying(options.ResultsFolder):
+    """A run that is being played, of which one process may play each subset."""
+
+    run: str | None = option(
+        None, "name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True
+    )
+    platform: Sequence[str] | None = options.platform_option("the process that plays this subset")
 
 
-def add_run(parser: argparse.ArgumentParser, words: str, number: str | None = None) -> None:
-    """Add the name of a run, the subset and the folder."""
-    parser.add_argument("run", nargs=number, type=options.folder_name, metavar="RUN", help=words)
-    options.add_platform(parser, "the process that plays this subset")
-    words = "default: results"
-    options.add(parser, "--results-dir DIR", words, type=options.folder, default=defaults.RESULTS_FOLDER)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(OnePlaying):
+    examples: ClassVar[Sequence[str]] = ("harness watch", "harness watch deepseek-chat")
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none is being played."""
     if not (playing := _processes(found(args))):
         raise BadInput(f"no run under {args.results_dir} is being played on this machine by you")
@@ -43,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def found(args: argparse.Namespace) -> list[RunFiles]:
+def found(args: OnePlaying) -> list[RunFiles]:
     """Return the subsets of the run that the options name, of all runs without a name."""
     subsets = {name.lower() for name in args.platform or ()}
     return [
