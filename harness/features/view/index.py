@@ -6,6 +6,7 @@ replaced, or cut off, is read again from its beginning.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from array import array
@@ -62,32 +63,37 @@ class LineIndex:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def advance(self) -> None:
-        """Read what was appended since the last call."""
+    def advance(self, seconds: float = math.inf) -> bool:
+        """Read what was appended since the last call, for about so many seconds of this thread; return whether that was
+        all."""
         with self.lock, opened(self.path) as file:
             state = os.fstat(file.fileno()) if file else None
             identity = (state.st_dev, state.st_ino) if state else None
             if identity != self._identity or (state and state.st_size < self._end):
                 self._forget(identity)
             if file and state and self.stopped is None and state.st_size > self._end:
-                self._read(file)
+                return self._read(file, thread_time() + seconds)
+            return True
 
-    def _read(self, file: BinaryIO) -> None:
+    def _read(self, file: BinaryIO, until: float) -> bool:
         file.seek(self._end)
         while block := file.read(BLOCK):
+            if thread_time() > until:
+                return False
             size = block.rfind(b"\n") + 1
             if size:
                 self._add(block[:size])
             elif (rest := _to_line_end(file)) is None:
-                return
+                return True
             elif rest > LINE_MOST:
                 self.stopped = self._end
-                return
+                return True
             else:
                 size = len(block) + rest
                 self._add(block[:KEY_MOST] + b"\n")
             self._end += size
             file.seek(self._end)
+        return True
 
     def _add(self, lines: bytes) -> None:
         """Note lines that begin where the last ones ended."""

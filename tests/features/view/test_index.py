@@ -70,6 +70,13 @@ def test_only_new_bytes_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert read == [len(whole)] and index.key(len(KEYS)) == "later"
 
 
+def test_reading_goes_on_where_its_time_was_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "BLOCK", 64)
+    index = LineIndex(path)
+    assert index.advance(-1.0) is False and len(index) == 0
+    assert index.advance(60.0) is True and len(index) == len(KEYS)
+
+
 def test_replaced_and_shortened_files_are_read_again(path: Path) -> None:
     index = advanced(path)
     before = index.generation
