@@ -51,6 +51,7 @@ takes.compare := $(which)
 takes.sample := RATIO SUBSET PLATFORM ARGS
 takes.synth := SUBSET PLATFORM ARGS
 takes.serve := ARGS
+takes.view := ARGS
 takes.check-benchmark := BENCHMARK ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
 taken_always := PYTHON SHELL MAKE% PIP_% HF_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
@@ -65,7 +66,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report show compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report show view compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -100,6 +101,9 @@ report: .venv/run.made ## make the pages of reports again, or without a name one
 
 show: .venv/run.made ## the users of a run, or of one of them prompts, replies and scores: NAME= SUBSET= ARGS="USER --with-posts"
 	$(strip $(HARNESS) show $(if $(call given,NAME),'$(call given,NAME)') $(MORE) $(SUBSETS))
+
+view: .venv/run.made ## all runs in the browser, also while they are played: ARGS="--port 8080"
+	$(strip $(HARNESS) view $(MORE))
 
 compare: .venv/run.made ## show whether one run is better than another, on the users that both have: RUNS="a b" SUBSET=
 	$(strip $(HARNESS) compare $(NAMED_RUNS) $(SUBSETS) $(MORE))

@@ -42,6 +42,7 @@ SHIPPED = (
     "leaderboard",
     "pages",
     "show",
+    "view",
     "verify",
     "check",
     "serve",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +12,16 @@ from typing import Any
 
 from harness.analysis.checksums import Replies
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks.rendering import quotes
 from harness.benchmarks.tasks import parse
 from harness.config.plan import sampling_again
+from harness.endpoint.request_body import Sampling
 from harness.engine.files import index_file
 from harness.engine.play import play
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import AgentFailed
-from harness.model import JSON, Completion, Request
+from harness.model import JSON, Block, Completion, Heading, Message, Paragraph, Quote, Request
 from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
@@ -75,26 +77,45 @@ class Plays:
 
     def _played(self, position: int, record: JSON) -> Transcript | None:
         task = parse(self.benchmark, self._index.read(position), self._index.where(position), self._run.files.subset)
-        saved = {
-            (line["request"], line["nth"]): (completion, line)
-            for line in self._replies.lines(position)
-            if (completion := completion_of(line))
-        }
-        lines = {id(completion): line for completion, line in saved.values()}
-        repeat, exchanges = self._index.repeat(position), list[Exchange]()
-        completions = {key: completion for key, (completion, _) in saved.items()}
-        conversation = replaying(self._sampling.of_repeat(repeat), completions)
+        lines = self._replies.lines(position)
+        repeat = self._index.repeat(position)
+        return self._loop.run(transcript(self.benchmark, self._sampling, task, repeat, lines, record))
 
-        async def ask(request: Request) -> Completion:
-            completion = await conversation.ask(request)
-            exchanges.append(Exchange(request, completion, lines[id(completion)]))
-            return completion
 
-        try:
-            chat = self._loop.run(play(self.benchmark, task, ask, repeat)).chat
-        except (ReplayMiss, AgentFailed):
-            return None
-        return Transcript(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
+async def transcript(
+    benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, lines: Iterable[JSON], record: JSON
+) -> Transcript | None:
+    """Play a user again from the `lines` of its responses; return its exchanges, None if they do not give its
+    `record`."""
+    saved = {
+        (line["request"], line["nth"]): (completion, line) for line in lines if (completion := completion_of(line))
+    }
+    of_completion, exchanges = {id(completion): line for completion, line in saved.values()}, list[Exchange]()
+    replayed = replaying(sampling.of_repeat(repeat), {key: completion for key, (completion, _) in saved.items()})
+
+    async def ask(request: Request) -> Completion:
+        completion = await replayed.ask(request)
+        exchanges.append(Exchange(request, completion, of_completion[id(completion)]))
+        return completion
+
+    try:
+        chat = (await play(benchmark, task, ask, repeat)).chat
+    except (ReplayMiss, AgentFailed):
+        return None
+    return Transcript(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
+
+
+def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
+    """Yield each request with its reply. Messages that continue the conversation before are left out."""
+    before: tuple[Message, ...] = ()
+    for number, each in enumerate(exchanges, 1):
+        messages = each.request.messages
+        same = next((at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b), len(before))
+        blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
+        blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
+        blocks += [Quote(message.role, message.content) for message in messages[same:]]
+        yield [*blocks, *quotes(each.completion, "reply")]
+        before = *messages, Message("assistant", each.completion.shown)
 
 
 @contextmanager

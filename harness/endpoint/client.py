@@ -107,7 +107,6 @@ class Client:
         self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
         self._on_exhausted = on_exhausted
-        self._connections = connections
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
@@ -354,8 +353,8 @@ class Client:
         match error:
             case OSError(errno=errno.EMFILE | errno.ENFILE):
                 return MachineError(
-                    f"{_reason(error)}: this machine has no file left for another of up to {self._connections} "
-                    "connections: raise its limit (ulimit -n) or take a lower --concurrency"
+                    f"{_reason(error)}: this machine has no file left for another connection: raise its limit "
+                    "(ulimit -n) or take a lower --concurrency"
                 )
             case _ if isinstance(error, (*self._way.errors, *PROXY_ERRORS)):
                 return self._proxy_fault(_reason(error))

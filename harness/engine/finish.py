@@ -134,7 +134,7 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
         repeats=run.index.repeats,
         expected_plays=int(run.expected.sum()),
         schedule=run.manifest.times.get("schedule"),
-        run=_described(run.manifest),
+        run=described(run.manifest),
         cost=run.manifest.cost,
         notes=tuple(_notes(run)),
     )
@@ -165,7 +165,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield from feature.notes(manifest)
 
 
-def _described(manifest: Manifest) -> JSON:
+def described(manifest: Manifest) -> JSON:
     """Return what was run, for the report: everything that a reader needs to compare it or to do it again."""
     identity, provenance = manifest.identity, manifest.provenance
     return {

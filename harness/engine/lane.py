@@ -9,7 +9,7 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -239,6 +239,15 @@ class Lane:
         except MachineError as error:
             self.stop(error, grace=0.0)
         return new
+
+    def limits_changed(self, requested: int | None, changes: Mapping[str, Any]) -> None:
+        """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""
+        self.progress.requested = requested
+        for run in self.runs:
+            run.manifest.tuning |= changes  # type: ignore[typeddict-item]
+            run.manifest.save(run.store.files.manifest)
+        words = [f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()]
+        self.findings.note("limits", f"limits were changed: {', '.join(words)}")
 
     async def _settle(self, user: User, asked: Asked) -> Completion:
         """Return the reply to a request that goes by the caller."""

@@ -88,7 +88,7 @@ class Progress:
         self._findings = findings
         self._runs = findings.runs
         self._caller = caller
-        self._requested = requested
+        self.requested = requested
         self._steps_before = self._steps_done()
         self._cost_before = self._cost()
         self._clock = clock
@@ -214,7 +214,7 @@ class Progress:
             model=self._runs[0].sampling.model,
             seconds=now - self._started,
             subsets=tuple(run.progress() for run in self._runs),
-            requested=self._requested,
+            requested=self.requested,
             limit=limiter.limit,
             in_flight=limiter.in_flight,
             held_by=limiter.held_by or (allowance.held_by if allowance.waiting else None),

@@ -68,8 +68,8 @@ def command(what: str, results: Path, *more: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a run, by name, but its lock."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != LOCK}
+    """Every file of a run, by name, but its lock; a socket is none."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != LOCK}
 
 
 def answers(folder: Path) -> list[Any]:
@@ -179,7 +179,7 @@ def test_run_can_be_looked_at_while_it_runs(running: Running, capsys: Told) -> N
 
 def test_copy_of_a_folder_in_use_is_free(running: Running, tmp_path: Path, capsys: Told) -> None:
     """A copy is another folder, whatever stands in the copied lock; it is proven and goes on by itself."""
-    shutil.copytree(running.folder, tmp_path / "m")
+    shutil.copytree(running.folder, tmp_path / "m", ignore=shutil.ignore_patterns("*.sock"))
     assert command("status --json", tmp_path) == 0
     assert orjson.loads(capsys.readouterr().out)[0]["state"] == "died (resume it)"
     assert command("verify", tmp_path) == 0

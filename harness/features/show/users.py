@@ -14,17 +14,16 @@ from pathlib import Path
 import orjson
 
 from harness.analysis import plays
-from harness.analysis.plays import Exchange, Plays
+from harness.analysis.plays import Plays, conversation
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.records import read_of
-from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report, loaded
 from harness.benchmarks.tasks import parse
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Block, Completion, Heading, Message, Paragraph, Quote, Table
+from harness.model import JSON, Block, Completion, Heading, Paragraph, Table
 from harness.store import log
 from harness.store.run import about, completion_of
 from harness.store.tasks import TaskIndex
@@ -85,7 +84,7 @@ class Users:
         yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure != NOTHING))
         if self.private:
             yield Paragraph(f"{self.private} are private, and prompts quote them: --with-posts shows both.")
-        yield from self._first(list(_conversation(exchanges)), REQUESTS, "requests")
+        yield from self._first(list(conversation(exchanges)), REQUESTS, "requests")
         yield from self._first([(block,) for block in card.blocks], BLOCKS, "blocks")
 
     def failures(self, key: str, lines: Sequence[JSON]) -> Iterator[Block]:
@@ -177,16 +176,3 @@ def _lines_of(path: Path, key: str) -> Iterator[JSON]:
     for line in log.sound_lines(path):
         if mark in line.text and (data := log.parsed(line.text)).get("user_id") == key:
             yield data
-
-
-def _conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
-    """Yield each request with its reply. Messages that continue the conversation before are left out."""
-    before: tuple[Message, ...] = ()
-    for number, each in enumerate(exchanges, 1):
-        messages = each.request.messages
-        same = next((at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b), len(before))
-        blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
-        blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
-        blocks += [Quote(message.role, message.content) for message in messages[same:]]
-        yield [*blocks, *quotes(each.completion, "reply")]
-        before = *messages, Message("assistant", each.completion.shown)

@@ -1,0 +1,297 @@
+"""Where the lines of a growing file begin, and whom they are about. New bytes are read once; no line is kept.
+
+Of each line 16 bytes and its user's key are held, so a file of 100,000 users takes some megabytes. A file that was
+replaced, or cut off, is read again from its beginning.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import thread_time
+from typing import BinaryIO
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.benchmarks.files import LINE_MOST, open_regular
+from harness.model import JSON
+from harness.store import log
+
+BLOCK = 1 << 20
+"""Bytes read at once."""
+LONGEST = 1 << 23
+"""Longest line that is decoded, in bytes."""
+KEY_MOST = 512
+"""Bytes of a line in which its user's key is looked for."""
+ABOUT = b'{"user_id":'
+"""How lines begin that name a user."""
+QUOTE = ord('"')
+CODES = 255
+"""Most outcomes that are told apart."""
+
+
+Describe = Callable[[JSON | None], tuple[str, bool, Iterable[float]]]
+"""Returns the outcome of an object, whether it was repaired, and its values; of None for a line without one."""
+
+
+class LineIndex:
+    """The lines of a file that may not exist. Safe for several threads.
+
+    `stopped` is where reading ended before the end of the file: at a line that no run writes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self._forget(None)
+
+    def _forget(self, identity: tuple[int, int] | None) -> None:
+        self._identity = identity
+        self._end = 0
+        self.stopped: int | None = None
+        self._starts, self._key_ends, self._keys = array("q"), array("q"), bytearray()
+        self.generation = object()
+        """Another object after the file was replaced."""
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def advance(self, seconds: float = math.inf) -> bool:
+        """Read what was appended since the last call, for about so many seconds of this thread; return whether that was
+        all."""
+        with self.lock, opened(self.path) as file:
+            state = os.fstat(file.fileno()) if file else None
+            identity = (state.st_dev, state.st_ino) if state else None
+            if identity != self._identity or (state and state.st_size < self._end):
+                self._forget(identity)
+            if file and state and self.stopped is None and state.st_size > self._end:
+                return self._read(file, thread_time() + seconds)
+            return True
+
+    def _read(self, file: BinaryIO, until: float) -> bool:
+        file.seek(self._end)
+        while block := file.read(BLOCK):
+            if thread_time() > until:
+                return False
+            size = block.rfind(b"\n") + 1
+            if size:
+                self._add(block[:size])
+            elif (rest := _to_line_end(file)) is None:
+                return True
+            elif rest > LINE_MOST:
+                self.stopped = self._end
+                return True
+            else:
+                size = len(block) + rest
+                self._add(block[:KEY_MOST] + b"\n")
+            self._end += size
+            file.seek(self._end)
+        return True
+
+    def _add(self, lines: bytes) -> None:
+        """Note lines that begin where the last ones ended."""
+        find, begins, size = lines.find, lines.startswith, len(ABOUT)
+        start, base, before, keys = 0, self._end, len(self._keys), list[bytes]()
+        while (line_end := find(b"\n", start)) >= 0:
+            self._starts.append(base + start)
+            key = b""
+            if begins(ABOUT, start) and (at := start + size) < line_end:
+                quoted = lines[at] == QUOTE
+                end = find(b'"' if quoted else b",", at + quoted, min(at + KEY_MOST, line_end))
+                key = lines[at + quoted : end] if end >= 0 else b""
+                if b"\\" in key:
+                    key = _whole_key(lines, at + 1, line_end)
+            keys.append(key)
+            before += len(key) + 1
+            self._key_ends.append(before)
+            start = line_end + 1
+        self._keys += b"\n".join(keys) + b"\n"
+
+    def searched(self, text: str) -> list[int]:
+        """Return the numbers of the lines whose user's key contains a text."""
+        return self._having(_escaped(text)) if text else []
+
+    def numbers_of(self, key: str) -> list[int]:
+        """Return the numbers of the lines about a user."""
+        wanted = _escaped(key) + b"\n"
+        with self.lock:
+            first = [0] if self._keys.startswith(wanted) else []
+            return first + [number + 1 for number in self._having(b"\n" + wanted)]
+
+    def _having(self, needle: bytes) -> list[int]:
+        """Return the lines in whose keys, one after the other, a needle begins; each once."""
+        with self.lock:
+            at, ends, found = -1, np.array(self._key_ends, np.int64), list[int]()
+            while (at := self._keys.find(needle, at + 1)) >= 0:
+                found.append(line := int(np.searchsorted(ends, at, side="right")))
+                at = int(ends[line]) - 1
+        return found
+
+    def key(self, number: int) -> str:
+        """Return the key of a line's user; empty without one, or without such a line."""
+        with self.lock:
+            if not 0 <= number < len(self):
+                return ""
+            key = self._keys[(self._key_ends[number - 1] if number else 0) : self._key_ends[number] - 1]
+        try:
+            return str(orjson.loads(b'"' + key + b'"'))
+        except ValueError:
+            return ""
+
+    def objects(self, numbers: Iterable[int]) -> Iterator[tuple[int, JSON | None]]:
+        """Yield the objects of lines; None for one that is not as it was written, or too long to be shown."""
+        with opened(self.path) as file:
+            for number in numbers:
+                yield number, _object(file, self._starts[number]) if file else None
+
+
+class Facets:
+    """What users can be selected and sorted by, of the lines of an index: read once, in steps.
+
+    `outcomes`, `repaired` and `values` are by line; a user has the first outcome that is not valid.
+    """
+
+    def __init__(self, index: LineIndex, columns: int) -> None:
+        self.index = index
+        self._generation = index.generation
+        self.names: list[str] = []
+        self._codes, self._repaired = array("B"), array("B")
+        self._values = [array("f") for _ in range(columns)]
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    @property
+    def is_of_now(self) -> bool:
+        """Return whether the file is still the one that was read."""
+        return self._generation is self.index.generation
+
+    def advance(self, about: Describe, seconds: float) -> bool:
+        """Read further lines for about so many seconds of this thread; return whether that was all."""
+        with self.index.lock:
+            until = thread_time() + seconds
+            for _, data in self.index.objects(range(len(self), len(self.index))):
+                outcome, repaired, values = about(data)
+                self._codes.append(self._code(outcome))
+                self._repaired.append(repaired)
+                for column, value in zip(self._values, values, strict=True):
+                    column.append(value)
+                if thread_time() > until:
+                    break
+            return len(self) == len(self.index)
+
+    def _code(self, outcome: str) -> int:
+        if outcome not in self.names:
+            if len(self.names) == CODES:
+                return CODES
+            self.names.append(outcome)
+        return self.names.index(outcome)
+
+    def outcomes(self) -> dict[str, int]:
+        """Return how many of the users read so far have each outcome."""
+        counts = np.bincount(np.array(self._codes, np.uint8), minlength=CODES + 1)
+        return {name: int(counts[code]) for code, name in enumerate(self.names)}
+
+    def having(self, outcome: str) -> NDArray[np.bool_]:
+        code = self.names.index(outcome) if outcome in self.names else CODES
+        return np.asarray(np.array(self._codes, np.uint8) == code)
+
+    @property
+    def repaired(self) -> NDArray[np.bool_]:
+        return np.array(self._repaired, np.bool_)
+
+    def values(self, column: int) -> NDArray[np.float32]:
+        return np.array(self._values[column], np.float32)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO | None]:
+    """Open a regular file; None if there is none that can be read."""
+    try:
+        file = open_regular(path, BLOCK)
+    except OSError:
+        yield None
+        return
+    with file:
+        yield file
+
+
+def last_lines(path: Path, most: int) -> list[bytes]:
+    """Return the whole lines within the last so many bytes of a file."""
+    with opened(path) as file:
+        if file is None:
+            return []
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - most))
+        lines = file.read(most).split(b"\n")[:-1]
+    return lines if size <= most else lines[1:]
+
+
+def lines_beginning(path: Path, start: bytes, most: int) -> Iterator[bytes]:
+    """Yield the lines that begin so, at most so many, without decoding any."""
+    wanted, tail, base = b"\n" + start, b"\n", 0
+    with opened(path) as file:
+        while file and most and (block := file.read(BLOCK)):
+            looked, at = tail + block, -1
+            places = list[int]()
+            while len(places) < most and (at := looked.find(wanted, at + 1)) >= 0:
+                places.append(base - len(tail) + at + 1)
+            base += len(block)
+            tail = looked[-len(wanted) + 1 :]
+            for place in places:
+                file.seek(max(0, place))
+                if len(line := file.readline(LONGEST)) < LONGEST:
+                    yield line.rstrip(b"\n")
+            most -= len(places)
+            file.seek(base)
+
+
+def _object(file: BinaryIO, offset: int) -> JSON | None:
+    file.seek(offset)
+    line = file.readline(LONGEST)
+    if len(line) == LONGEST:
+        return None
+    try:
+        data = orjson.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or ("crc" in data and not log.sound(line.rstrip(b"\n"))):
+        return None
+    data.pop("crc", None)
+    return data
+
+
+def _escaped(text: str) -> bytes:
+    """Return a text as it is within a string of JSON."""
+    return orjson.dumps(text.encode("utf-8", "replace").decode())[1:-1]
+
+
+def _to_line_end(file: BinaryIO) -> int | None:
+    """Return how many bytes follow up to the end of a line, more than `LINE_MOST` for one too long; None if the file
+    ends before it does."""
+    size = 0
+    while size <= LINE_MOST:
+        if not (block := file.read(BLOCK)):
+            return None
+        if (end := block.find(b"\n")) >= 0:
+            return size + end + 1
+        size += len(block)
+    return size
+
+
+def _whole_key(lines: bytes, at: int, line_end: int) -> bytes:
+    """Return a key with escapes, as JSON writes it."""
+    end = at
+    while (end := lines.find(b'"', end, min(at + KEY_MOST, line_end))) >= 0:
+        key = lines[at:end]
+        if (len(key) - len(key.rstrip(b"\\"))) % 2 == 0:
+            return key
+        end += 1
+    return b""

@@ -1,0 +1,586 @@
+"""The pages of the viewer, made of what `reading` reads: HTML that can be read without a script.
+
+Nothing of a run is markup: every text is escaped, and characters that control a terminal or the reading direction are
+shown as escapes. A page has at most about `PAGE_MOST` bytes; what is longer is divided.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+from msgspec import UnsetType, structs
+
+from harness.benchmarks import overview, registry
+from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.reports import Report
+from harness.cost import money_text
+from harness.errors import HarnessError
+from harness.features.view.index import Facets
+from harness.features.view.pictures import drawn
+from harness.features.view.reading import Folder, Viewed, failure_blocks
+from harness.model import JSON, Block, Chart, Heading, Paragraph, Quote, Sketch, Snapshot, Tile
+from harness.printable import in_lines, on_one_line
+from harness.ui import words
+from harness.ui.words import plural
+
+USERS, RUNS = 50, 100
+"""Rows of a page."""
+PAGE_MOST = 120_000
+"""Bytes of blocks on a page."""
+TEXT_MOST = 20_000
+"""Characters of a text that are shown."""
+COMPARED_MOST = 4
+READ_SECONDS = 0.15
+"""CPU time in which users are read, and in which those to select from are decoded; a further look goes on."""
+TEMPLATES = ("overview", "run", "users", "user", "compare")
+Query = Mapping[str, Sequence[str]]
+Link = Callable[..., str]
+"""Returns the address of a view, given its name and arguments; empty for one that there is not."""
+
+
+class NotThere(Exception):
+    """No such page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run in the overview. `order` are the values that its columns are sorted by."""
+
+    run: Viewed
+    cells: Mapping[str, str]
+    order: Mapping[str, Any]
+
+
+COLUMNS = (
+    "run",
+    "subset",
+    "state",
+    "users",
+    "score",
+    "to go",
+    "speed",
+    "cost",
+    "invalid",
+    "failed",
+    "model",
+    "benchmark",
+)
+DESCENDING = frozenset({"users", "score", "invalid", "cost", "speed", "failed"})
+"""Columns that are first sorted with the largest on top."""
+
+
+class Site:
+    """The pages of a folder. `link` returns addresses; `is_static`: pages are files, without forms and scripts."""
+
+    def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
+        self.folder = folder
+        self._pages = {name: templates().get_template(f"{name}.html.j2") for name in TEMPLATES}
+        self._given = {"link": link, "is_static": is_static, "can_compare": _can_compare()}
+        self._last: tuple[tuple[Any, ...], list[Block]] = ((), [])
+        self._views: Mapping[str, Callable[[Query], str]] = {
+            "": self._overview,
+            "run": self._run,
+            "users": self._users,
+            "user": self._user,
+            "compare": self._compare,
+        }
+
+    def page(self, view: str, query: Query) -> bytes:
+        """Return a page. Raise `NotThere`."""
+        if view not in self._views:
+            raise NotThere(view)
+        return self._views[view](query).encode("utf-8", "replace")
+
+    def _render(self, template: str, **given: Any) -> str:
+        return self._pages[template].render(**self._given, **given)
+
+    def _named(self, query: Query, key: str = "name") -> Viewed:
+        run = self.folder.run(one(query, key), one(query, "subset"))
+        if run is None:
+            raise NotThere("no such run")
+        return run
+
+    # Overview
+
+    def _overview(self, query: Query) -> str:
+        rows = [_row(run) for run in self.folder.runs()]
+        kinds = {name: sorted({row.cells[name] for row in rows}) for name in ("benchmark", "subset", "state")}
+        wanted = {name: one(query, name) for name in kinds}
+        rows = [row for row in rows if all(not value or row.cells[name] == value for name, value in wanted.items())]
+        by = one(query, "sort") if one(query, "sort") in COLUMNS else "score"
+        down = (one(query, "order") or ("down" if by in DESCENDING else "up")) == "down"
+        rows = _sorted(rows, by, down)
+        page, pages = _paged(query, len(rows), RUNS)
+        shown = rows[(page - 1) * RUNS : page * RUNS]
+        there = [name for name in COLUMNS if any(row.cells[name] for row in shown) or name in ("run", "state")]
+        return self._render(
+            "overview",
+            rows=shown,
+            columns=there,
+            by=by,
+            down=down,
+            descending=DESCENDING,
+            kinds=kinds,
+            wanted={name: value for name, value in wanted.items() if value},
+            page=page,
+            pages=pages,
+            total=len(rows),
+            folder=str(self.folder.chosen.results),
+        )
+
+    # One run
+
+    def _run(self, query: Query) -> str:
+        run = self._named(query)
+        report, snapshot = run.report_so_far, run.snapshot
+        title, warning, tiles = f"{run.name}: {run.subset}", run.problem, list[Tile]()
+        if snapshot:
+            tiles = live_tiles(snapshot, run.subset)
+        elif report:
+            made = _page_of(report)
+            title, warning, tiles = made.title, made.warning or warning, list(made.tiles)
+        shown = _page_of(report).blocks if report else ()
+        parts = divided(shown)
+        part = min(_whole(query, "part", 1), max(1, len(parts)))
+        others = [one for one in self.folder.runs() if one.benchmark == run.benchmark and one.name != run.name]
+        return self._render(
+            "run",
+            run=run,
+            title=title,
+            warning=warning,
+            tiles=tiles,
+            snapshot=snapshot,
+            lines=live_lines(snapshot) if snapshot else (),
+            curves=run.curves(),
+            blocks=parts[part - 1] if parts else (),
+            part=part,
+            parts=len(parts),
+            others=list(dict.fromkeys(one.name for one in others)),
+        )
+
+    # Users
+
+    def _users(self, query: Query) -> str:
+        run = self._named(query)
+        indexed = run.users.advance(math.inf if self._given["is_static"] else READ_SECONDS)
+        run.failures.advance()
+        failed = one(query, "only") == "failed"
+        facets, whole = None, True
+        if failed:
+            numbers: Sequence[int] = run.failures.searched(one(query, "q")) if one(query, "q") else ()
+            numbers = numbers if one(query, "q") else range(len(run.failures))
+        else:
+            numbers, facets, whole = _selected(run, query)
+        page, pages = _paged(query, len(numbers), USERS)
+        chosen = [int(number) for number in numbers[(page - 1) * USERS : page * USERS]]
+        keys = ("q", "only", "outcome", "sort", "order", "value", "least", "most")
+        kept = {key: one(query, key) for key in keys if one(query, key)}
+        index = run.failures if failed else run.users
+        return self._render(
+            "users",
+            run=run,
+            columns=() if failed else run.columns,
+            rows=[_user_row(run, number, data, failed) for number, data in index.objects(chosen)],
+            failed=failed,
+            page=page,
+            pages=pages,
+            total=len(numbers),
+            whole=whole and indexed,
+            read=len(run.users if facets is None else facets),
+            outcomes=facets.outcomes() if facets else {},
+            kept=kept,
+            by=one(query, "sort"),
+            down=one(query, "order") == "down",
+        )
+
+    def _user(self, query: Query) -> str:
+        run, key = self._named(query), one(query, "user")
+        run.users.advance()
+        run.failures.advance()
+        sides = [(run, _shown_of(run, key))]
+        if other := one(query, "with"):
+            against = self.folder.run(other, run.subset)
+            if against is None or against.benchmark != run.benchmark:
+                raise NotThere("no such run to compare with")
+            against.users.advance()
+            against.failures.advance()
+            sides.append((against, _shown_of(against, key)))
+        if not any(blocks for _, blocks in sides):
+            raise NotThere("no such user")
+        rows = _side_by_side([blocks for _, blocks in sides])
+        parts = divided(rows)
+        part = min(_whole(query, "part", 1), max(1, len(parts)))
+        numbers = run.users.numbers_of(key)
+        near = {name: run.users.key(numbers[0] + step) if numbers else "" for name, step in (("prev", -1), ("next", 1))}
+        others = [one for one in self.folder.runs() if one.subset == run.subset and one.benchmark == run.benchmark]
+        return self._render(
+            "user",
+            run=run,
+            key=key,
+            sides=[one for one, _ in sides],
+            rows=parts[part - 1] if parts else (),
+            part=part,
+            parts=len(parts),
+            near=near,
+            page=(numbers[0] // USERS + 1) if numbers else 1,
+            others=[one.name for one in others if one.name != run.name],
+            other=other,
+        )
+
+    # Comparison
+
+    def _compare(self, query: Query) -> str:
+        names = list(dict.fromkeys(query.get("run", ())))[:COMPARED_MOST]
+        every = self.folder.runs()
+        there = {run.name: run for run in every}
+        blocks: list[Block] = []
+        if len(names) < 2:
+            blocks = [Paragraph("Choose two or more runs in the overview.")]
+        elif unknown := [name for name in names if name not in there]:
+            raise NotThere(f"no run {unknown[0]}")
+        elif not all(registry.is_shipped(run.benchmark) for run in every if run.name in names):
+            command = f"harness compare {' '.join(names)}"
+            why = "These runs need their benchmark's own code, which is not executed here:"
+            blocks = [Paragraph(why), Quote("Command", command, open=True)]
+        else:
+            blocks = self._comparison(names, [run for run in every if run.name in names])
+        parts = divided(blocks)
+        part = min(_whole(query, "part", 1), max(1, len(parts)))
+        return self._render(
+            "compare", names=names, blocks=parts[part - 1] if parts else (), part=part, parts=len(parts)
+        )
+
+    def _comparison(self, names: Sequence[str], compared: Sequence[Viewed]) -> list[Block]:
+        """Return a comparison, the last one again while its results are the same."""
+        stamp = (*names, *[_stamp(run.files.results) for run in compared])
+        if stamp != self._last[0]:
+            self._last = stamp, _compared(self.folder, names)
+        return self._last[1]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        state = os.stat(path)
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size
+
+
+@cache
+def _can_compare() -> bool:
+    return find_spec("harness.features.compare") is not None
+
+
+def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
+    """Return the comparison of runs as `compare` shows it, on its default number of swaps."""
+    if not _can_compare():
+        raise NotThere("this installation has no comparison")
+    from harness.features.compare import blocks, paired, pairs  # a feature of its own, which may be missing
+
+    chosen = folder.chosen
+    try:
+        asked = pairs.CompareOptions(names, chosen.results, chosen.tasks, (), False, None)
+        return list(blocks.blocks(pairs.compared(asked, paired.RESAMPLES)))
+    except HarnessError as error:
+        return [Paragraph(str(error))]
+
+
+# Rows
+
+
+def _row(run: Viewed) -> Row:
+    report, snapshot, manifest = run.report, run.snapshot, run.manifest
+    cells = dict.fromkeys(COLUMNS, "")
+    cells |= {"run": run.name, "benchmark": run.benchmark, "subset": run.subset, "model": run.model}
+    order: dict[str, Any] = {**cells, "users": 0, "score": None, "invalid": None, "cost": None}
+    state = "unreadable" if run.problem and not (manifest or report) else run.state
+    cells["state"] = order["state"] = state
+    users, done, failed = _counted(run, report, snapshot)
+    cells["users"], order["users"] = f"{done}/{users}" if users else str(done), done
+    cells["failed"], order["failed"] = str(failed or ""), failed
+    if snapshot:
+        _add_live(cells, order, snapshot, run.subset)
+    elif report:
+        _add_report(cells, order, report)
+    order |= {name: order.get(name) for name in COLUMNS}
+    return Row(run, cells, order)
+
+
+def _counted(run: Viewed, report: Report | None, snapshot: Snapshot | None) -> tuple[int, int, int]:
+    """Return how many users a run has, how many are done, and how many have failed."""
+    if snapshot:
+        of = next(one for one in snapshot.subsets if one.subset == run.subset)
+        return of.users, of.done, of.failed
+    if report:
+        return report.coverage.expected_users, report.coverage.scored_users, report.coverage.failed_users
+    counts: JSON = {**run.manifest.counts} if run.manifest else {}
+    done = counts.get("done")
+    if not isinstance(done, int) or run.state != "stopped":
+        run.users.advance()
+        done = len(run.users)
+    return counts.get("users", 0), done, counts.get("failed", 0)
+
+
+def _add_report(cells: dict[str, str], order: dict[str, Any], report: Report) -> None:
+    try:
+        metric = report.units[report.headline[0]]
+        of = report.ranking(metric)
+    except ODD_SHAPE:
+        return
+    interval = f" {metric.span(of.ci95)}" if of.ci95 else ""
+    cells["score"] = f"{metric.name} {overview.with_unit(metric, of.value)}{interval}"
+    order["score"] = None if of.value is None else (-of.value if metric.lower_is_better else of.value)
+    invalid, answers = sum(report.diagnostics.invalid.values()), report.diagnostics.answers
+    if answers:
+        cells["invalid"], order["invalid"] = f"{100 * invalid / answers:.1f} %", invalid / answers
+    if not isinstance(report.cost, UnsetType) and report.cost.money:
+        cells["cost"], order["cost"] = money_text([report.cost.money]), float(report.cost.money.amount)
+    seconds = (report.schedule or {}).get("seconds")
+    if isinstance(seconds, int | float) and seconds > 0:
+        order["speed"] = report.diagnostics.answers / seconds
+        cells["speed"] = f"{order['speed']:.3g}/s"
+
+
+def _add_live(cells: dict[str, str], order: dict[str, Any], snapshot: Snapshot, subset: str) -> None:
+    of = next(one for one in snapshot.subsets if one.subset == subset)
+    for name, value in list(of.scores.items())[:1]:
+        cells["score"] = f"{name} {words.figure(value, of.units.get(name))} so far"
+        order["score"] = value
+    cells["speed"], order["speed"] = words.pace(snapshot.rate), snapshot.rate
+    cells["cost"] = money_text(snapshot.cost)
+    order["cost"] = float(sum(one.amount for one in snapshot.cost)) if snapshot.cost else None
+    cells["to go"], order["to go"] = words.state(snapshot), snapshot.eta
+    unusable = sum(number for _, number in snapshot.unusable)
+    cells["invalid"], order["invalid"] = (f"{unusable} replies" if unusable else ""), unusable
+    if refused := sum(number for _, number in snapshot.faults):
+        cells["failed"] = "; ".join(filter(None, (cells["failed"], f"{plural(refused, 'try', 'tries')} failed")))
+
+
+def _sorted(rows: Sequence[Row], by: str, down: bool) -> list[Row]:
+    """Return rows by a column, those without a value last; scores within their benchmark and subset."""
+    known = [row for row in rows if row.order[by] is not None]
+    ordered = sorted(known, key=lambda row: row.order[by], reverse=down)
+    if by == "score":
+        ordered.sort(key=lambda row: (row.cells["benchmark"], row.cells["subset"]))
+    return [*ordered, *[row for row in rows if row.order[by] is None]]
+
+
+def live_tiles(snapshot: Snapshot, subset: str) -> list[Tile]:
+    """Return the running figures of a run that is being played."""
+    of = next(one for one in snapshot.subsets if one.subset == subset)
+    over = f"over {plural(of.scored_users, 'user')} so far"
+    tiles = [Tile(name, words.figure(value, of.units.get(name)), over) for name, value in of.scores.items()]
+    tiles.append(Tile("users done", str(of.done), f"of {of.users}" + (f", {of.failed} failed" if of.failed else "")))
+    tiles.append(Tile("steps", str(of.steps_done), f"of {of.steps}"))
+    tiles.append(Tile("speed", words.pace(snapshot.rate), words.time(snapshot)))
+    if snapshot.cost:
+        expected = f"about {money_text(snapshot.projected_cost)} at the end" if snapshot.projected_cost else ""
+        tiles.append(Tile("cost", money_text(snapshot.cost), expected))
+    return tiles
+
+
+def live_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Return what the dashboard shows of a run's traffic."""
+    pieces = (
+        ("load", words.in_flight(snapshot)),
+        ("speed", words.speed(snapshot)),
+        ("latency", words.latency(snapshot)),
+        ("requests", words.requests(snapshot)),
+        ("failed", words.failures(snapshot)),
+        ("tokens", words.tokens(snapshot)),
+    )
+    lines = [(label, " | ".join(piece.text.strip() for piece in of if piece.text)) for label, of in pieces]
+    return [line for line in lines if line[1]] + [("warning", words.warned(one)) for one in snapshot.warnings]
+
+
+def _selected(run: Viewed, query: Query) -> tuple[Sequence[int], Facets | None, bool]:
+    """Return the numbers of the lines of users that a query selects, in their order; what they were selected by, and
+    whether all users are read."""
+    searched = run.users.searched(one(query, "q")) if one(query, "q") else None
+    by, value = _whole(query, "sort", -1), _whole(query, "value", -1)
+    if not (one(query, "outcome") or one(query, "only") or by >= 0 or value >= 0):
+        return (range(len(run.users)) if searched is None else searched), None, True
+    facets, whole = run.facets(READ_SECONDS)
+    chosen = np.ones(len(facets), np.bool_)
+    if outcome := one(query, "outcome"):
+        chosen &= facets.having(outcome)
+    if one(query, "only") == "repaired":
+        chosen &= facets.repaired
+    if 0 <= value < len(run.columns):
+        with np.errstate(invalid="ignore"):
+            values = facets.values(value)
+            chosen &= values >= _real(query, "least", -math.inf)
+            chosen &= values <= _real(query, "most", math.inf)
+    if searched is not None:
+        wanted = np.zeros(len(facets), np.bool_)
+        wanted[[number for number in searched if number < len(facets)]] = True
+        chosen &= wanted
+    numbers = np.flatnonzero(chosen)
+    if 0 <= by < len(run.columns):
+        values = facets.values(by)[numbers]
+        keys = -values if one(query, "order") == "down" else values
+        numbers = numbers[np.argsort(keys, kind="stable")]
+    return numbers.tolist(), facets, whole
+
+
+def _user_row(run: Viewed, number: int, data: JSON | None, failed: bool) -> Mapping[str, Any]:
+    """Return a row of the list of users: its key, repeat, outcome and figures."""
+    key = str(data.get("user_id", "")) if data else ""
+    repeat = data.get("repeat") if data and run.repeats > 1 else None
+    if failed:
+        why = f"{data.get('boundary')}: {data.get('kind')}" if data else "unreadable line"
+        return {"key": key, "repeat": repeat, "outcome": why, "figures": (), "repaired": False}
+    outcome, repaired, _ = run.described(data)
+    figures = run.figures(data) if data else ("",) * len(run.columns)
+    name = key or f"line {number + 1}"
+    return {"key": key, "name": name, "repeat": repeat, "outcome": outcome, "figures": figures, "repaired": repaired}
+
+
+def _shown_of(run: Viewed, key: str) -> list[Block]:
+    """Return the blocks of all records and failures of a user."""
+    blocks = list[Block]()
+    for _, data in run.users.objects(run.users.numbers_of(key)):
+        if data is None:
+            blocks.append(Paragraph("A line about this user is damaged, or too long to be shown."))
+        else:
+            repeat = f" (repeat {data['repeat']})" if run.repeats > 1 and "repeat" in data else ""
+            figures = " · ".join(map(" ".join, zip(run.columns, run.figures(data), strict=False)))
+            blocks += [Heading(f"{key}{repeat}"), Paragraph(figures), *run.blocks(data)]
+    for _, data in run.failures.objects(run.failures.numbers_of(key)):
+        blocks += failure_blocks(data) if data else []
+    return [*map(_cut, blocks)]
+
+
+def _cut(block: Block) -> Block:
+    if isinstance(block, Quote) and len(block.text) > TEXT_MOST:
+        more = len(block.text) - TEXT_MOST
+        words = f"{block.text[:TEXT_MOST]}\n… ({more} more characters: `harness show --full` shows them)"
+        return structs.replace(block, text=words)
+    return block
+
+
+def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[tuple[Block | None, ...]]:
+    """Return blocks in rows, one of each side. Those under headings of the same text are next to each other."""
+    if len(sides) == 1:
+        return [(block,) for block in sides[0]]
+    left, right = (list(_segments(blocks)) for blocks in sides)
+    rows: list[tuple[Block | None, ...]] = []
+    names = list(dict.fromkeys([name for name, _ in left] + [name for name, _ in right]))
+    a, b = dict(left), dict(right)
+    for name in names:
+        mine, theirs = a.get(name, []), b.get(name, [])
+        for at in range(max(len(mine), len(theirs))):
+            rows.append((mine[at] if at < len(mine) else None, theirs[at] if at < len(theirs) else None))
+    return rows
+
+
+def _segments(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
+    """Yield the blocks below each heading, under a name that occurs once."""
+    counts: dict[str, int] = {}
+    name, inside = "", list[Block]()
+    for block in blocks:
+        if isinstance(block, Heading):
+            yield name, inside
+            counts[block.text] = counts.get(block.text, 0) + 1
+            name, inside = f"{block.text} #{counts[block.text]}", []
+        inside.append(block)
+    yield name, inside
+
+
+# Blocks as HTML
+
+
+def divided(rows: Sequence[Any]) -> list[list[Any]]:
+    """Divide blocks, or rows of them, into pages of at most about `PAGE_MOST` bytes."""
+    parts, size = list[list[Any]](), PAGE_MOST
+    for row in rows:
+        needed = len(_html(row if isinstance(row, tuple) else (row,)).encode("utf-8", "replace"))
+        if size + needed > PAGE_MOST:
+            parts.append([])
+            size = 0
+        parts[-1].append(row)
+        size += needed
+    return parts
+
+
+def _html(row: Sequence[Block | None]) -> str:
+    macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
+    return "".join(str(macro(block)) for block in row if block is not None)
+
+
+@cache
+def _source(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def templates() -> Environment:
+    made = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {"line": _line, "lines": _lines, "kind": lambda block: type(block).__name__, "drawn": _drawn}
+    return made
+
+
+def _line(text: object) -> str:
+    return on_one_line(str(text))
+
+
+def _lines(text: object) -> str:
+    return in_lines(str(text))
+
+
+def _drawn(block: Chart | Sketch) -> Markup:
+    try:
+        return drawn(block)
+    except ODD_SHAPE:
+        return Markup("<p class='note'>{}</p>").format(escape("This picture cannot be drawn."))
+
+
+def _page_of(report: Report) -> Any:
+    try:
+        return overview.page(report)
+    except ODD_SHAPE:
+        raise NotThere("a report of another shape") from None
+
+
+# Queries
+
+
+def one(query: Query, key: str) -> str:
+    """Return the last value of a query's key, empty without one."""
+    values = query.get(key)
+    return values[-1] if values else ""
+
+
+def _whole(query: Query, key: str, without: int) -> int:
+    text = one(query, key)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else without
+
+
+def _real(query: Query, key: str, without: float) -> float:
+    try:
+        return float(one(query, key) or without)
+    except ValueError:
+        return without
+
+
+def _paged(query: Query, rows: int, each: int) -> tuple[int, int]:
+    """Return the number of the page that is asked for, and of all pages."""
+    pages = max(1, -(-rows // each))
+    return min(max(1, _whole(query, "page", 1)), pages), pages

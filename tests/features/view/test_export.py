@@ -1,0 +1,50 @@
+"""`view --export`: files that lead to one another and to nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+
+def exported(results: Path, target: Path, *more: str) -> dict[str, str]:
+    assert main(["view", "--results-dir", str(results), "--export", str(target), *more]) == 0
+    return {path.name: path.read_text(encoding="utf-8") for path in target.glob("*")}
+
+
+def test_every_link_leads_to_a_file_of_the_folder(results: Path, tmp_path: Path) -> None:
+    """There is no form, no token and no path of this machine's server."""
+    files = exported(results, tmp_path / "site")
+    pages = {name: text for name, text in files.items() if name.endswith(".html")}
+    met = set[str]()
+    for text in pages.values():
+        found = re.findall(r'(?:href|src)="([^"]*)"', text)
+        met |= {one for one in found if one != "data:,"}
+        assert "<form" not in text and "data-live" not in text and "token=" not in text
+    assert met == files.keys()
+    assert "index.html" in pages and len(pages) > 2 * 40 + 5
+
+
+def test_no_more_users_are_written_than_asked_for(results: Path, tmp_path: Path) -> None:
+    """Their rows stay in the list, without a link."""
+    files = exported(results, tmp_path / "site", "--users", "3")
+    assert sum(name.startswith("user-") for name in files) == 4 * 3
+    [page] = [text for name, text in files.items() if name.startswith("users-") and "users of random" in text]
+    assert page.count("data-row") == 40 and page.count('href="user-') == 3
+
+
+def test_folder_with_files_is_refused_unless_forced(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    assert main(["view", "--results-dir", str(results), "--export", str(tmp_path)]) == 2
+    assert not (tmp_path / "index.html").exists()
+    assert main(["view", "--results-dir", str(results), "--export", str(tmp_path), "--force", "--users", "0"]) == 0
+    assert (tmp_path / "mine").read_text() == "kept" and (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize("posts", [False, True])
+def test_posts_are_written_only_on_request(results: Path, tmp_path: Path, posts: bool) -> None:
+    files = exported(results, tmp_path / "site", *(["--with-posts"] if posts else []))
+    assert any("Request 1 of" in text for text in files.values()) is posts
