@@ -110,6 +110,10 @@ def _is_json(value: Any) -> bool:
             return type(value) is str
 
 
+CONCURRENCY: Check = (
+    lambda value: value == AUTO or whole(1, CONCURRENCY_MOST)[0](value),
+    f'a whole number from 1 to {CONCURRENCY_MOST}, or "{AUTO}"',
+)
 SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
 VARIABLE_NAME: Check = (
     lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),
@@ -128,10 +132,7 @@ PROVIDER: Mapping[str, Check] = {
     "key_required": (lambda value: type(value) is bool, "true or false"),
     "rpm": POSITIVE,
     "tpm": POSITIVE,
-    "concurrency": (
-        lambda value: value == AUTO or (type(value) is int and 1 <= value <= CONCURRENCY_MOST),
-        f'a whole number, 1 to {CONCURRENCY_MOST}, or "{AUTO}"',
-    ),
+    "concurrency": CONCURRENCY,
     "timeout": SECONDS,
     "extra_body": BODY,
     "extra_headers": (lambda value: type(value) is dict, "a table of headers"),

@@ -15,6 +15,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.chat import Structured
+from harness.config.fields import CONCURRENCY, SECONDS
 from harness.config.fields import header as checked_header
 from harness.config.user_files import user_folder
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
@@ -30,12 +31,10 @@ RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL
 
 SEED_MOST = 2**32 - 1
 POSITIVE_INT = whole(1, defaults.BITS_64 - 1)
-SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
 REQUESTS = whole(1, CONCURRENCY_MOST)
 RETRIES = whole(0, RETRIES_MOST)
 SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
-CONCURRENCY = (lambda value: value == AUTO or REQUESTS[0](value), f"{REQUESTS[1]}, or `{AUTO}`")
 WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
 
 
@@ -64,9 +63,10 @@ def ca_file(text: str) -> str:
 
 def concurrency(text: str) -> int | str:
     """Parse a number of requests, or `auto`."""
-    if text == AUTO or (text.isdecimal() and REQUESTS[0](int(text[:20]))):
-        return AUTO if text == AUTO else int(text)
-    raise ValueError(f"expected {REQUESTS[1]} or `{AUTO}`, got {in_brief(text)}")
+    made = int(text[:20]) if text.isdecimal() else text
+    if CONCURRENCY[0](made):
+        return made
+    raise ValueError(f"expected {CONCURRENCY[1]}, got {in_brief(text)}")
 
 
 def json_object(text: str) -> JSON:

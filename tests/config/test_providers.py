@@ -275,7 +275,7 @@ def test_a_header_takes_the_value_of_a_variable(file: Path) -> None:
         ("tpm = inf", r"mine\.tpm: expected a number above 0"),
         ("concurrency = 0", r"mine\.concurrency: expected a whole number"),
         ("concurrency = true", r"mine\.concurrency: expected a whole number"),
-        ('concurrency = "many"', r'mine\.concurrency: expected a whole number, 1 to 100000, or "auto"'),
+        ('concurrency = "many"', r'mine\.concurrency: expected a whole number from 1 to 100000, or "auto"'),
         ("timeout = 1e9", r"mine\.timeout: expected seconds"),
         ('stream = "yes"', r"mine\.stream: expected one of auto, on, off"),
         ("stream = true", r"mine\.stream: expected one of auto, on, off"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +18,19 @@ from typing import Any
 import pytest
 
 import harness
-from harness import BadInput, EndpointStopped, HarnessError, LoadedRun, aresume, arun, load_run, reeval, resume, run
+from harness import (
+    BadInput,
+    EndpointStopped,
+    HarnessError,
+    LoadedRun,
+    RunStopped,
+    aresume,
+    arun,
+    load_run,
+    reeval,
+    resume,
+    run,
+)
 from harness.cli import main
 from harness.commands import reeval as reeval_command
 from harness.commands.parser import built, keyword, parsed
@@ -302,6 +316,26 @@ def test_cancelled_play_keeps_its_replies_and_can_be_resumed(tmp_path: Path) -> 
         [made] = asyncio.run(cancelled())
         assert made.complete and asked < len(server.bodies)
         assert len(server.bodies) <= made.report.usage["requests"] + 1
+
+
+def test_signal_stops_a_play_in_the_users_loop_and_handlers_are_as_before(tmp_path: Path) -> None:
+    """As the command does: requests in flight are awaited, the error has the run, and the loop goes on."""
+
+    def interrupts(body: dict[str, Any]) -> tuple[int, bytes]:
+        if len(server.bodies) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return baseline(body)
+
+    async def cell() -> RunStopped:
+        inside = signal.getsignal(signal.SIGINT)
+        with pytest.raises(RunStopped) as raised:
+            await arun(model="m", api_url=server.url, results_dir=tmp_path, **{**THREE, "limit": 30})
+        assert signal.getsignal(signal.SIGINT) == inside
+        return raised.value
+
+    with serving(interrupts) as server:
+        stopped = asyncio.run(cell())
+    assert stopped.exit_code == 130 and [made.manifest.state for made in stopped.runs] == ["stopped"]
 
 
 def test_play_that_is_cancelled_while_files_are_opened_does_not_begin(tmp_path: Path) -> None:
