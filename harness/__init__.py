@@ -52,6 +52,9 @@ __all__ = [
     "run",
 ]
 
+OF_FEATURES = frozenset({"BudgetReached", "compare", "export", "leaderboard", "verify"})
+"""What features offer, as long as their folders are there."""
+
 if TYPE_CHECKING:
     from harness.api import LoadedRun, aresume, arun, list_runs, load_run, reeval, resume, run
     from harness.features.budget import BudgetReached as BudgetReached
@@ -62,10 +65,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the Python interface when it is used: it needs the whole engine, and authors of benchmarks do not. What is
-    not the core's own may be a feature's."""
+    """Load the Python interface when it is used: it needs the whole engine, and authors of benchmarks do not."""
     if name in __all__:
         return getattr(import_module("harness.api"), name)
-    if not name.startswith("_") and (found := import_module("harness.feature").function(name)):
+    if name in OF_FEATURES and (found := import_module("harness.feature").function(name)):
         return found
-    raise AttributeError(name)
+    raise AttributeError(f"harness offers no {name}")
