@@ -1,7 +1,7 @@
 """Instructions of the client per request, counted by valgrind, and its system calls, counted by strace.
 
-A machine that does other work, or slows down, changes times but no counts: those are repeatable to 0.15 %. What a run
-costs once cancels out, since each figure is the difference between a run of many users and one of few.
+A machine that does other work, or slows down, changes times by far more than counts. What a run costs once cancels out,
+since each figure is the difference between a run of many users and one of few.
 """
 
 from __future__ import annotations
