@@ -127,6 +127,16 @@ def test_limits_that_run_refuses_are_refused_also_past_the_command(run: Playing,
     assert run.manifest["tuning"] == before
 
 
+def test_limits_of_a_settings_file_are_those_of_new_runs(
+    run: Playing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`set` changes what its own words name, and nothing else."""
+    (tmp_path / "own.toml").write_text("concurrency = 64\ntpm = 5.0\n")
+    command(run, "set", "m", "--rpm", "90000", "--settings", str(tmp_path / "own.toml"))
+    command(run, "set", "m", "--settings", str(tmp_path / "own.toml"), code=2)
+    assert [run.manifest["tuning"][name] for name in ("concurrency", "rpm", "tpm")] == [2, 90000.0, None]
+
+
 def test_limits_that_this_machine_cannot_have_change_nothing(run: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*needed: int) -> None:
         raise MachineError("too few files")
