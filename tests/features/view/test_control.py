@@ -33,6 +33,7 @@ class Playing:
 
     def __init__(self, results: Path, go: threading.Event, thread: threading.Thread, codes: list[int]) -> None:
         self.results, self.go, self.codes, self._thread = results, go, codes, thread
+        self.arrived: list[bytes] = []
         self.files = RunFiles(results / "m", "weibo")
 
     def ended(self) -> int:
@@ -64,7 +65,9 @@ def playing(results: Path, *more: str) -> Iterator[Playing]:
         try:
             assert seen.wait(60)
             wait_for(lambda: is_answering(RunFiles(results / "m", "weibo")))
-            yield Playing(results, go, thread, codes)
+            made = Playing(results, go, thread, codes)
+            made.arrived = server.bodies
+            yield made
         finally:
             go.set()
             thread.join(60)
@@ -102,6 +105,7 @@ def test_limits_are_changed_logged_and_kept_for_resume(run: Playing) -> None:
     command(run, "set", "m", "--concurrency", "7", "--rpm", "90000", "--tpm", "9e9")
     with connected(run.files) as call:
         wait_for(lambda: call.snapshots()[1][0].in_flight == 7)
+        wait_for(lambda: len(run.arrived) == 7)
         [snapshot] = call.snapshots()[1]
     assert (snapshot.limit, snapshot.requested) == (7, 7)
     tuning = run.manifest["tuning"]
