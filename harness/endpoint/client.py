@@ -107,6 +107,7 @@ class Client:
         self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
         self._on_exhausted = on_exhausted
+        self._connections = connections
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:

@@ -16,7 +16,7 @@ from harness.store.files import RunFiles
 from harness.ui.streams import show
 from harness.ui.words import plural
 
-limit = partial(option, None, unit="N", once=True, everyday=True)
+limit = partial(option, None, unit="N", everyday=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -31,7 +31,8 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    limits = {name: str(value) for name in ("concurrency", "rpm", "tpm") if (value := getattr(args, name)) is not None}
+    given = args.typed & {"concurrency", "rpm", "tpm"}  # what a settings file has is for runs that begin
+    limits = {name: str(getattr(args, name)) for name in sorted(given)}
     if not limits:
         raise BadInput("name a limit: --concurrency, --rpm or --tpm")
     with calls.connected(one_of(args)) as call:

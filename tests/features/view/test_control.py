@@ -33,6 +33,7 @@ class Playing:
 
     def __init__(self, results: Path, go: threading.Event, thread: threading.Thread, codes: list[int]) -> None:
         self.results, self.go, self.codes, self._thread = results, go, codes, thread
+        self.arrived: list[bytes] = []
         self.files = RunFiles(results / "m", "weibo")
 
     def ended(self) -> int:
@@ -64,7 +65,9 @@ def playing(results: Path, *more: str) -> Iterator[Playing]:
         try:
             assert seen.wait(60)
             wait_for(lambda: is_answering(RunFiles(results / "m", "weibo")))
-            yield Playing(results, go, thread, codes)
+            made = Playing(results, go, thread, codes)
+            made.arrived = server.bodies
+            yield made
         finally:
             go.set()
             thread.join(60)
@@ -102,6 +105,7 @@ def test_limits_are_changed_logged_and_kept_for_resume(run: Playing) -> None:
     command(run, "set", "m", "--concurrency", "7", "--rpm", "90000", "--tpm", "9e9")
     with connected(run.files) as call:
         wait_for(lambda: call.snapshots()[1][0].in_flight == 7)
+        wait_for(lambda: len(run.arrived) == 7)
         [snapshot] = call.snapshots()[1]
     assert (snapshot.limit, snapshot.requested) == (7, 7)
     tuning = run.manifest["tuning"]
@@ -125,6 +129,16 @@ def test_limits_that_run_refuses_are_refused_also_past_the_command(run: Playing,
     with connected(run.files) as call, pytest.raises(BadInput):
         call.ask("set", **{name: value})
     assert run.manifest["tuning"] == before
+
+
+def test_limits_of_a_settings_file_are_those_of_new_runs(
+    run: Playing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`set` changes what its own words name, and nothing else."""
+    (tmp_path / "own.toml").write_text("concurrency = 64\ntpm = 5.0\n")
+    command(run, "set", "m", "--rpm", "90000", "--settings", str(tmp_path / "own.toml"))
+    command(run, "set", "m", "--settings", str(tmp_path / "own.toml"), code=2)
+    assert [run.manifest["tuning"][name] for name in ("concurrency", "rpm", "tpm")] == [2, 90000.0, None]
 
 
 def test_limits_that_this_machine_cannot_have_change_nothing(run: Playing, monkeypatch: pytest.MonkeyPatch) -> None:
