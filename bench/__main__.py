@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bench import cost, limits, memory, mobility, models, scale, schedule
+from bench import cost, instructions, limits, memory, mobility, models, scale, schedule
 from bench.machine import facts
 
 RESULTS = Path(__file__).with_name("results")
@@ -40,6 +40,7 @@ class Part:
 
 PARTS = {
     "cost": Part("CPU a request, 256 in flight, 200 ms", cost.cost),
+    "instructions": Part("Instructions and system calls a request, without any latency", instructions.instructions),
     "throughput": Part("Answers a second, of in flight / mean latency", cost.throughput),
     "limits": Part("30 slots of 1 s, 429 beyond, chains of 4, --concurrency auto", limits.limits),
     "faults": Part("Immediate 500s, 64 in flight, 200 ms, chains of 4", limits.faults),

@@ -14,7 +14,7 @@ from sphinx.writers.html5 import HTML5Translator
 
 import harness
 from harness.benchmarks import registry
-from harness.commands.parser import COMMANDS, built
+from harness.commands.parser import COMMANDS, built, parser
 from harness.defaults import BENCHMARK
 
 project = "behavior-harness"
@@ -70,9 +70,9 @@ def add_help(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def help_of(*words: str) -> str:
-    parser = built(words[0], words[1:])[1]
-    parser.formatter_class = partial(RawDescriptionHelpFormatter, width=88)
-    return parser.format_help().rstrip()
+    of = parser(built(words[0], words[1:]), whole=True)
+    of.formatter_class = partial(RawDescriptionHelpFormatter, width=88)
+    return of.format_help().rstrip()
 
 
 def write_formula(translator: HTML5Translator, node: nodes.Element) -> None:

@@ -318,6 +318,10 @@ class Scoring:
         """
         return self.statistics(records), None
 
+    def rows(self, records: Sequence[JSON]) -> Any:
+        """Return the rows of `tallied` alone, for live figures that need no tally."""
+        return self.tallied(records)[0]
+
     def figures(self, totals: Any) -> Any:
         """Return the metrics of summed rows: R x K -> R x metrics, NaN if undefined.
 
@@ -340,8 +344,13 @@ class Scoring:
         """Return 95 % intervals by metric."""
         raise NotImplementedError
 
-    def with_task(self, record: JSON, task: Task) -> JSON:
-        """Return a record with what its task adds for a report.
+    def facts(self, task: Task) -> Any:
+        """Return the small part of a task that `with_task` needs: it is kept until the report, which then does not read
+        the task again. None for the whole task."""
+        return None
+
+    def with_task(self, record: JSON, task: Any) -> JSON:
+        """Return a record with what its task, or the `facts` of it, adds for a report.
 
         It is saved nowhere, and called for at most 2,000 users: a fair draw from the tasks file.
         """

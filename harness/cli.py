@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import gc
 import os
@@ -179,7 +178,7 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
         except UnicodeEncodeError:
             raise BadInput(f"{argument!r} is not text in UTF-8") from None
     if (arguments[0] if arguments else "") not in COMMANDS:
-        parser = _top_parser()
+        parser = _top_parser(arguments)
         parser.parse_args(arguments)  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
@@ -190,8 +189,7 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
             ended = supervision.supervised(threat)
             if ended is not None:
                 return ended
-    code: int = found.command.execute(found.args)
-    return code
+    return found.execute()
 
 
 def _scrubbed(text: str, arguments: list[str]) -> str:
@@ -199,14 +197,13 @@ def _scrubbed(text: str, arguments: list[str]) -> str:
     return secrets.scrubber(arguments, os.environ)(text)
 
 
-def _top_parser() -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name:<16} {does}" for name, does in COMMANDS.items())
+def _top_parser(arguments: list[str]) -> Parser:
+    listed = "\n".join(f"  {name:<16} {command.does}" for name, command in COMMANDS.items())
     parser = Parser(
+        arguments,
         prog="harness",
         description="An inference harness for benchmarks of user behaviour.",
         epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` lists the options of a command.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
     parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")

@@ -25,8 +25,9 @@ import reprlib
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 class _Short(reprlib.Repr):
@@ -52,7 +53,21 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 class HarnessError(Exception):
     """Base of all: one sentence for the user, and the `exit_code` of a command that ends with it."""
 
-    exit_code = 1
+    exit_code: int = 1
+    runs: Sequence[Any] = ()
+    """The runs (`harness.LoadedRun`) that a function of the Python interface has so far, where it raises."""
+
+
+class ExitCode(int):
+    """An exit code, with the error that it is of: `max` of several keeps the worst one's."""
+
+    error: HarnessError
+
+    @classmethod
+    def of(cls, error: HarnessError) -> ExitCode:
+        made = cls(error.exit_code)
+        made.error = error
+        return made
 
 
 class BadInput(HarnessError):

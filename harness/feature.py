@@ -10,7 +10,6 @@ A folder's `__init__.py` has a `FEATURE`. An installed package adds its own by a
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,10 +54,12 @@ PLAYING = frozenset({"run", "resume"})
 
 
 class Command(NamedTuple):
-    """A command: its module, as described in `harness.commands.parser`, and a sentence for the help."""
+    """A command: its module, which has `execute(options)`, a sentence for the help, and its class of options in
+    `package.module:Class`; without, the module's `Options`."""
 
     module: str
     does: str
+    options: str = ""
 
 
 class Column(NamedTuple):
@@ -73,7 +74,7 @@ class Instead(NamedTuple):
     """A function, in `package.module:function`, that executes a command where `when` is true of its options."""
 
     command: str
-    when: Callable[[argparse.Namespace], bool]
+    when: Callable[[Any], bool]
     function: str
 
 
@@ -84,11 +85,7 @@ class Threat(NamedTuple):
     by: str
 
 
-def _no_options(command: str, parser: argparse.ArgumentParser) -> None:
-    pass
-
-
-def _never(args: argparse.Namespace) -> bool:
+def _never(args: Any) -> bool:
     return False
 
 
@@ -124,12 +121,14 @@ def _no_way(cls: type[Benchmark]) -> str:
 class Feature:
     """A capability. By default each part adds nothing.
 
-    `commands` are new commands, by name. `options` adds options to the parser of a command, given its name. `is_on`
-    returns whether the options of `run` or `resume` switch the feature on; `extension` is then made of them, the
-    subclass of `harness.engine.extension.Extension` in `package.module:Class`. `again` returns whether `resume` goes on
-    with the feature by a run's manifest, without an option. `check` raises `BadInput` where a run that has users left
-    cannot go on as its manifest now is, whether the feature is on or not; it gets the names of `--allow`. `threat` is
-    what may end the process of a command that plays with the feature on, so that another process reports it.
+    `commands` are new commands, by name. `options` are frozen dataclasses (`harness.option`), each with the commands
+    whose options get its fields. `is_on` returns whether the options of `run` or `resume` switch the feature on;
+    `extension` is then made of them, the subclass of `harness.engine.extension.Extension` in `package.module:Class`.
+    `again` returns whether `resume` goes on with the feature by a run's manifest, without an option. `check` raises
+    `BadInput` where a run that has users left cannot go on as its manifest now is, whether the feature is on or not; it
+    gets the names of `--allow`. `threat` is what may end the process of a command that plays with the feature on, so
+    that another process reports it. `functions` are those that `harness` offers Python, each in
+    `package.module:function`.
 
     `instead` executes commands of the core in another way. `reported`, a function in `package.module:function`,
     acts on new reports, given the options of the command that made them, the runs, and what prints a line. `notes`
@@ -139,16 +138,12 @@ class Feature:
     `status` shows of it. `counts` returns members of a manifest's tuning that count over all sessions of a run.
     `against_stragglers` is what a user can do about requests that hang, as a main clause. `queued` are fields of an
     entry of a queue: whether a value fits, and what is expected, in words. One with an option's name excludes that.
-
-    `per_call` are destinations of options that mean another thing in each command, so that a settings file has them in
-    a command's table only; `runs` are those that name a run, `decisions` those for one call, which no
-    settings file has.
     """
 
     name: str
     commands: Mapping[str, Command] = field(default_factory=dict)
-    options: Callable[[str, argparse.ArgumentParser], None] = _no_options
-    is_on: Callable[[argparse.Namespace], bool] = _never
+    options: Mapping[type, Collection[str]] = field(default_factory=dict)
+    is_on: Callable[[Any], bool] = _never
     extension: str = ""
     again: Callable[[Manifest], bool] = _not_again
     check: Callable[[RunFiles, Manifest, Collection[str]], None] = _no_objection
@@ -162,10 +157,8 @@ class Feature:
     counts: Callable[[Manifest], Mapping[str, int]] = _no_counts
     against_stragglers: str = ""
     queued: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
-    per_call: frozenset[str] = frozenset()
-    runs: frozenset[str] = frozenset()
-    decisions: frozenset[str] = frozenset()
     threat: Threat | None = None
+    functions: Mapping[str, str] = field(default_factory=dict)
 
 
 @cache
@@ -181,7 +174,7 @@ def how_to_get(cls: type[Benchmark]) -> str:
     return next(filter(None, [feature.how_to_get(cls) for feature in features()]), "put them there")
 
 
-def extensions(args: argparse.Namespace, manifests: Sequence[Manifest] = ()) -> list[Any]:
+def extensions(args: Any, manifests: Sequence[Manifest] = ()) -> list[Any]:
     """Return the extensions that the options of a command switch on, or the manifests of the runs that go on."""
     return [
         _named(feature.extension)(args)
@@ -205,17 +198,23 @@ def pending(files: RunFiles) -> list[Pending]:
     return [one for feature in features() for one in feature.pending(files)]
 
 
-def takeovers(command: str, args: argparse.Namespace) -> list[Callable[[argparse.Namespace], int]]:
+def takeovers(command: str, args: Any) -> list[Callable[[Any], int]]:
     """Return what executes a command of the core in another way, with these options."""
     every = [one for feature in features() for one in feature.instead]
     return [_named(one.function) for one in every if one.command == command and one.when(args)]
 
 
-def reported(args: argparse.Namespace, runs: Sequence[Any], say: Callable[[str], None] = _say_nothing) -> None:
+def reported(args: Any, runs: Sequence[Any], say: Callable[[str], None] = _say_nothing) -> None:
     """Let features act on new reports (`harness.engine.files.Reported`)."""
     for feature in features():
         if feature.reported:
             _named(feature.reported)(args, runs, say)
+
+
+def function(name: str) -> Any:
+    """Return what features offer Python under a name, None for nothing."""
+    path = next((feature.functions[name] for feature in features() if name in feature.functions), None)
+    return path and _named(path)
 
 
 def _named(path: str) -> Any:

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
 from harness.config.options import run_name
-from harness.errors import BadInput, HarnessError
+from harness.errors import BadInput, ExitCode, HarnessError
 from harness.store.manifest import COMPLETE, load, whole_of
 from harness.store.run import runs
 from harness.ui.streams import tell
+
+
+class Selected(Protocol):
+    """Options that select runs of a results folder."""
+
+    @property
+    def runs(self) -> Sequence[str]: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def platform(self) -> Sequence[str] | None: ...
+    @property
+    def results_dir(self) -> Path: ...
+
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def find(args: Namespace) -> tuple[list[SavedRun], int]:
+def find(args: Selected) -> tuple[list[SavedRun], int]:
     """Return the runs that names, `--model` and `--subset` select, all without these, and an exit code.
 
     A run with an unusable manifest is reported and skipped; the code is that of its error, else 0. Raise `BadInput` for
@@ -39,7 +52,7 @@ def find(args: Namespace) -> tuple[list[SavedRun], int]:
             manifest = load(files.manifest)
         except HarnessError as error:
             tell(str(error))
-            code = max(code, error.exit_code)
+            code = max(code, ExitCode.of(error))
             continue
         if manifest is None:
             continue
@@ -59,7 +72,7 @@ def _whole_of(run: SavedRun) -> str | None:
     return whole_of(run.name, run.manifest.selection.get("part"))
 
 
-def find_imported(args: Namespace) -> tuple[list[Imported], int]:
+def find_imported(args: Selected) -> tuple[list[Imported], int]:
     """Return the results of another program that the options select, and an exit code as `find` does."""
     platforms = {name.lower() for name in args.platform or ()}
     found, code = list[Imported](), 0
@@ -75,7 +88,7 @@ def find_imported(args: Namespace) -> tuple[list[Imported], int]:
             found.append(one)
         except BadInput as error:
             tell(str(error))
-            code = error.exit_code
+            code = ExitCode.of(error)
     return found, code
 
 
@@ -104,7 +117,7 @@ def check_name(folder: Path) -> None:
         raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
 
 
-def nothing_found(args: Namespace) -> BadInput:
+def nothing_found(args: Selected) -> BadInput:
     """Return the error that no run is selected; it names results of another program that are."""
     if unscored := [one for one in find_imported(args)[0] if one.report is None]:
         return BadInput(f"{unscored[0].label}: {unscored[0].remedy}")
@@ -126,5 +139,5 @@ def each(items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]) -
         except HarnessError as error:
             prefix = f"{name(item)}: "  # some errors begin with it
             tell(prefix + str(error).removeprefix(prefix))
-            code = max(code, error.exit_code)
+            code = max(code, ExitCode.of(error))
     return results, code

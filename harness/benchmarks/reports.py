@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,7 +112,7 @@ class Unit(Struct, frozen=True):
     leaves_out: tuple[str, ...] = ()
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class Report(Struct, frozen=True, kw_only=True, dict=True):
     """The figures of one run, with everything that is needed to read them.
 
     `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
@@ -161,12 +162,12 @@ class Report(Struct, frozen=True, kw_only=True):
         """Return the name of the benchmark for people; reports of earlier versions have its short name alone."""
         return self.title or self.benchmark
 
-    @property
+    @cached_property
     def units(self) -> dict[str, Metric]:
         """Return the declared metrics by name. Raise `ValueError` for one that cannot be."""
         return {name: Metric(name, **structs.asdict(of)) for name, of in self.metric_units.items()}
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Value]:
         return {**self.metrics, **self.secondary}
 

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
+from harness.benchmark import VALID, Benchmark, Metric, Scoring, headline_of, metrics_of
 from harness.benchmarks import reports
 from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
 from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
@@ -299,8 +299,8 @@ class Scorer:
         return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
 
 
-def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, Any]:
-    """Return a row for each user, and the benchmark's tally of them.
+def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False) -> tuple[Array, Any]:
+    """Return a row for each user, and the benchmark's tally of them; `live`: None if live figures need none.
 
     Rows are values (users x C, NaN if undefined) if its scoring `has_values`, else statistics (users x K). Raise
     `BenchmarkError` for another shape, or for a number that is not finite.
@@ -310,7 +310,8 @@ def raw_rows(benchmark: Benchmark, records: Sequence[Record]) -> tuple[Array, An
         return np.zeros((0, _columns(benchmark))), None
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
-        found, tally = benchmark.scoring.tallied([record.data for record in records])
+        data, untallied = [record.data for record in records], type(benchmark.scoring).condense is Scoring.condense
+        found, tally = (benchmark.scoring.rows(data), None) if live and untallied else benchmark.scoring.tallied(data)
         if found is None:
             found = [[record.data["metrics"][metric.name] for metric in benchmark.metrics] for record in records]
         rows = np.asarray(found, dtype=np.float64)

@@ -7,57 +7,32 @@ its default, a field may be `int | None` and the like.
 
 from __future__ import annotations
 
-import argparse
-import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import LONGEST, described
-from harness.defaults import BITS_64
 from harness.errors import BadInput, HarnessError, in_brief
 from harness.model import JSON
+from harness.option import ANY_TEXT, CHECKS, UNITS, Check, Option, flag_of, kind_of, one_of
 
 DEST = "setting "
 """Before the names under which parsed arguments have settings, so that none is taken for one of the command's own."""
+
+
+KINDS = (str, int, float, bool, Path)
 
 
 class BadSettings(TypeError):
     """A settings class that no flags can be made of."""
 
 
-def _whole(text: str) -> int:
-    number = int(text)
-    if not -BITS_64 <= number < BITS_64:
-        raise ValueError
-    return number
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
-_whole.__name__, _finite.__name__ = "whole number", "number"  # in argparse's messages
-PARSERS: Mapping[Any, Any] = {str: str, int: _whole, float: _finite, Path: Path}
-WORDS: Mapping[Any, str] = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    Path: "a Path",
-}
-
-
 @cache
 def kinds(cls: Any) -> Mapping[str, Any]:
-    """Return the type of each field: a key of `WORDS`, or a tuple of a `Literal`'s texts. Raise `BadSettings`."""
+    """Return the type of each field: one of `KINDS`, or a tuple of a `Literal`'s texts. Raise `BadSettings`."""
     if not (isinstance(cls, type) and is_dataclass(cls)):
         raise BadSettings(f"{getattr(cls, '__qualname__', cls)} is no dataclass: put @dataclass(frozen=True) above it")
     hints = get_type_hints(cls)
@@ -67,67 +42,63 @@ def kinds(cls: Any) -> Mapping[str, Any]:
 def _kind(place: str, field: Field[Any], hint: Any) -> Any:
     if field.default is MISSING:
         raise BadSettings(f"{place} has no default")
-    if get_origin(hint) in (Union, UnionType):
-        others = [one for one in get_args(hint) if one is not NoneType]
-        hint = others[0] if len(others) == 1 else hint
-    if get_origin(hint) is Literal and all(isinstance(text, str) for text in get_args(hint)):
-        hint = get_args(hint)
-    elif not any(hint is kind for kind in WORDS):
+    kind, many = kind_of(hint)
+    if many or not (isinstance(kind, tuple) or kind in KINDS):
         raise BadSettings(f"{place}: a setting is text, a number, true or false, a Literal of texts, or a Path")
-    if field.default is not None and not _fits(field.default, hint):
-        raise BadSettings(f"{place}: its default is {in_brief(field.default)}, expected {_wanted(hint)}")
-    if field.default is None and hint is bool:
+    fits, expected = _check(kind)
+    if field.default is not None and not fits(field.default):
+        raise BadSettings(f"{place}: its default is {in_brief(field.default)}, expected {expected}")
+    if field.default is None and kind is bool:
         raise BadSettings(f"{place}: a setting that is true or false has one of them as its default")
-    return hint
+    return kind
 
 
-def _fits(value: Any, kind: Any) -> bool:
-    if isinstance(kind, tuple):
-        return value in kind
-    if kind is Path:
-        return isinstance(value, Path)
-    return type(value) is kind or (kind is float and type(value) is int)
+def _check(kind: Any) -> Check:
+    return one_of(kind) if isinstance(kind, tuple) else ANY_TEXT if kind is str else CHECKS[kind]
 
 
-def _wanted(kind: Any) -> str:
-    return f"one of {', '.join(kind)}" if isinstance(kind, tuple) else WORDS[kind]
-
-
-def add_flags(parser: argparse.ArgumentParser, cls: type, title: str) -> None:
-    """Add a flag for each field. Raise `BadSettings` for one that is an option of the command itself."""
-    group = parser.add_argument_group(title)
+def options(cls: type, title: str, taken: Collection[str] = ()) -> tuple[Option, ...]:
+    """Return an option for each field. Raise `BadSettings` for one whose flag is `taken` by the command itself."""
+    made = []
     for field in fields(cls):
         kind, default = kinds(cls)[field.name], field.default
-        shape: JSON = {"dest": DEST + field.name, "default": default}
-        words = [str(field.metadata.get("help") or "")]
-        if kind is bool:
-            shape["action"] = "store_false" if default is True else "store_true"
-        else:
-            words += [f"default: {default}"] if default not in (None, "") else []
-            names = {str: "TEXT", Path: "FILE"}
-            typed = {"type": PARSERS.get(kind), "metavar": names.get(kind, "N")}
-            shape |= {"choices": kind} if isinstance(kind, tuple) else typed
-        try:
-            group.add_argument(flag(field), help="; ".join(filter(None, words)).replace("%", "%%") or None, **shape)
-        except argparse.ArgumentError:
+        if flag(field) in taken:
             raise BadSettings(
                 f"{cls.__qualname__}.{field.name}: {flag(field)} is an option of the command itself: rename it"
-            ) from None
+            )
+        words = [str(field.metadata.get("help") or "")]
+        words += [f"default: {default}"] if kind is not bool and default not in (None, "") else []
+        unit = "" if isinstance(kind, tuple) else UNITS.get(kind, "")
+        made.append(
+            Option(
+                DEST + field.name,
+                kind,
+                default,
+                many=False,
+                words="; ".join(filter(None, words)),
+                unit=unit,
+                flags=(flag(field),),
+                check=_check(kind),
+                group=f"settings of {title} (part of the run's identity)",
+                everyday=True,
+            )
+        )
+    return tuple(made)
 
 
 def flag(field: Field[Any]) -> str:
-    return f"--{'no-' if field.default is True else ''}{field.name.replace('_', '-')}"
+    return flag_of(field.name, field.default)
 
 
 def flags(cls: type) -> list[str]:
     return [flag(field) for field in fields(cls)]
 
 
-def given(cls: type, args: argparse.Namespace) -> Any:
-    """Return the settings of a command's flags. Raise `BadInput` with the flags if the class refuses their values."""
-    values = {field.name: getattr(args, DEST + field.name) for field in fields(cls)}
-    flags = [flag(field) for field in fields(cls) if values[field.name] != field.default]
-    return _made(cls, values, ", ".join(flags) or "settings")
+def given(cls: type, values: Mapping[str, Any]) -> Any:
+    """Return the settings of a command, of which some have values. Raise `BadInput` with the flags if the class refuses
+    them."""
+    flags = [flag(field) for field in fields(cls) if values.get(field.name, field.default) != field.default]
+    return _made(cls, dict(values), ", ".join(flags) or "settings")
 
 
 def _made(cls: type, values: JSON, where: str) -> Any:
@@ -172,9 +143,10 @@ def of_run(benchmark: Any, identity: JSON, found: Mapping[str, Path]) -> Any:
 
 def checked(identity: JSON, name: str, kind: Any) -> Any:
     """Return a setting of an identity. Raise `BadInput` if it is not of this kind."""
-    if not _fits(value := identity.get(name), kind):
+    fits, expected = _check(kind)
+    if not fits(value := identity.get(name)):
         place = f"the run's manifest: field identity.settings.{name}"
-        raise BadInput(f"{place}: expected {_wanted(kind)}, got {in_brief(value)}")
+        raise BadInput(f"{place}: expected {expected}, got {in_brief(value)}")
     return value
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import shtab
 
 from harness import defaults
 from harness.benchmarks import registry
-from harness.commands.parser import COMMANDS, Parser, built
+from harness.commands.parser import COMMANDS, RUN, add, built
 from harness.config import options
-from harness.feature import features
+from harness.option import Option, folder, option
 from harness.ui.streams import show
 
 SHELLS = ("bash", "zsh", "fish")
-EXAMPLES = (
-    "harness completion bash > ~/.local/share/bash-completion/completions/harness",
-    'harness completion zsh > "${fpath[1]}/_harness"',
-    "harness completion fish > ~/.config/fish/completions/harness.fish",
-)
 BASH = r"""
 # $1: the word as it is typed. Prints the runs that it may become, quoted as the word is; no name is ever evaluated.
 _harness_runs() {
@@ -84,48 +80,52 @@ RUNS = {
 """How names of runs are completed. A folder may come from somebody else, with a name that a shell would execute, as in
 `$(...)`; here names are data. shtab's `cmd` would evaluate them (`compgen -W`). Names that no run can have, and those
 that would be read as options, are left out."""
-OF_RUNS = frozenset({"name", "runs"})
-"""Destinations of arguments that name runs."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell to print it for")
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Options):
+    examples: ClassVar[Sequence[str]] = (
+        "harness completion bash > ~/.local/share/bash-completion/completions/harness",
+        'harness completion zsh > "${fpath[1]}/_harness"',
+        "harness completion fish > ~/.config/fish/completions/harness.fish",
+    )
+    shell: Literal["bash", "zsh", "fish"] = option(words="the shell to print it for", position="SHELL", everyday=True)
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     show(shtab.complete(whole(), args.shell))
     return 0
 
 
 def whole() -> argparse.ArgumentParser:
     """Return one parser with the options of all commands, and of all benchmarks that ship."""
-    parser = Parser(prog="harness", allow_abbrev=False)
-    commands = parser.add_subparsers()
-    for name, does in COMMANDS.items():
-        made = built(name, ())[1]
-        for action in _of_benchmarks(name, made):
-            made._add_action(action)
-        for action in made._actions:
-            if action.dest == "benchmark" and not action.option_strings:
-                action.choices = registry.names()
-            if completer := _completer(action):
-                action.complete = completer  # type: ignore[attr-defined]  # where shtab looks for it
-        commands.add_parser(name, help=does, parents=[made], add_help=False)
-    return parser
+    made = argparse.ArgumentParser(prog="harness", allow_abbrev=False)
+    commands = made.add_subparsers()
+    for name, command in COMMANDS.items():
+        of = commands.add_parser(name, help=command.does)
+        for one in _options(name):
+            for action in add(of, one):
+                if action.dest == "benchmark" and not action.option_strings:
+                    action.choices = registry.names()
+                if completer := _completer(one):
+                    action.complete = completer  # type: ignore[attr-defined]  # where shtab looks for it
+    return made
 
 
-def _of_benchmarks(command: str, parser: Parser) -> Iterator[argparse.Action]:
-    """Yield the options that the command has for other benchmarks than the default."""
-    for name in registry.names():
-        for action in built(command, (name,))[1]._actions:
-            if not parser._option_string_actions.keys() & action.option_strings and action.option_strings:
-                yield action
+def _options(command: str) -> Iterator[Option]:
+    """Yield the options of a command, with those that it has for any benchmark."""
+    seen = set[str]()
+    for interface in [built(command, (name,)) for name in (registry.names() if command == RUN else ("",))]:
+        for one in interface.every:
+            if not seen.intersection((one.name, *one.flags)):
+                seen.update((one.name, *one.flags))
+                yield one
 
 
-def _completer(action: argparse.Action) -> Any:
+def _completer(one: Option) -> Any:
     """Return how a value is completed, None where it is neither a run, a folder nor a file."""
-    if action.dest in OF_RUNS.union(*[feature.runs for feature in features()]):
+    if one.completes:
         return RUNS
-    if action.type is options.folder:
+    if one.read is folder:
         return shtab.DIRECTORY
-    return shtab.FILE if action.type is Path or str(action.metavar).startswith("FILE") else None
+    return shtab.FILE if one.kind is Path or one.unit.startswith("FILE") else None

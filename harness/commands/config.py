@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 from rich.table import Table
 
-from harness.commands.parser import COMMANDS, Parsed, parsed
+from harness.benchmarks import settings
+from harness.commands.parser import COMMANDS, RUN, Parsed, parsed
 from harness.config import address, config_file, models, options, providers, secrets
 from harness.config.providers import Provider
-from harness.config.settings_file import VARIABLES
 from harness.defaults import AUTO
 from harness.endpoint.address import HIDDEN, public_url
 from harness.errors import BadInput, in_brief
+from harness.option import Option, option
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
 FLAG, VARIABLE, FILE, DEFAULT = "flag", "variable", "file", "default"
 LEFT_OUT = frozenset({"help", "settings"})
-EXAMPLES = ("harness config", "harness config resume", "harness config --json run --concurrency auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +34,23 @@ class Setting:
     where: str | None = None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_json(parser)
-    words = "a command with its arguments (default: run)"
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...", help=words)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.AsJson):
+    examples: ClassVar[Sequence[str]] = (
+        "harness config",
+        "harness config resume",
+        "harness config --json run --concurrency auto",
+    )
+    words: Sequence[str] = option(
+        (), "a command with its arguments (default: run)", position="COMMAND ...", rest=True, everyday=True
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
-    words = args.words or ["run"]
+def execute(args: Options) -> int:
+    words = list(args.words) or ["run"]
     if words[0] not in COMMANDS:
         raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
-    command = parsed([*words, f"--settings={args.settings}"] if args.settings else words)
+    command = parsed([*words, f"--settings={args.settings_file}"] if args.settings_file else words)
     wrong = None
     try:
         found = values(command)
@@ -79,33 +84,36 @@ def values(found: Parsed, *, resolved: bool = True) -> dict[str, Setting]:
 
     Raise `BadInput` if a run would be refused for them.
     """
-    chosen = {action.dest: _value(action, found) for action in found.parser._actions if action.option_strings}
-    if resolved and hasattr(found.args, "benchmark_class"):  # of `run`; `resume` takes what is not given from each run
+    every = [one for one in found.interface.every if one.flags and one.name != "settings_file"]
+    chosen = {one.name: _value(one, found) for one in every}
+    if resolved and found.interface.command == RUN:  # `resume` takes what is not given from each run
         chosen |= _of_run(found, chosen)
-    names = {action.dest: _name(action) for action in found.parser._actions if action.option_strings}
-    return {names[dest]: value for dest, value in chosen.items() if dest not in LEFT_OUT}
+    return {one.label: chosen[one.name] for one in every}
 
 
-def _name(action: argparse.Action) -> str:
-    return next((flag for flag in action.option_strings if flag.startswith("--")), "").removeprefix("--")
-
-
-def _value(action: argparse.Action, found: Parsed) -> Setting:
-    dest, value = action.dest, getattr(found.args, action.dest, None)
-    if action.nargs == 0 and action.const is not None:
-        value = value == action.const
-    if dest == "extra_header":
-        value = [f"{name}: {HIDDEN}" for name, _ in value or ()]
-    elif dest == "api_key":
+def _value(one: Option, found: Parsed) -> Setting:
+    name, value = one.name, given(one, found.args)
+    if one.off and value is not None:
+        value = not value
+    if name == "extra_header":
+        value = [f"{header}: {HIDDEN}" for header, _ in value or ()]
+    elif one.secret:
         value = value and HIDDEN
-    elif dest == "api_url":
+    elif name == "api_url":
         value = value and list(map(public_url, value))
-    if dest in found.args.typed:
-        return Setting(value, FLAG, f"--{_name(action)}")
-    if dest in found.settings:
-        return Setting(value, FILE, str(found.settings[dest].path))
-    variable = VARIABLES.get(dest)
-    return Setting(value, VARIABLE, variable) if variable and os.environ.get(variable) else Setting(value)
+    if name in found.args.typed:
+        return Setting(value, FLAG, one.flags[0])
+    if name in found.settings:
+        return Setting(value, FILE, str(found.settings[name].path))
+    is_set = one.variable and os.environ.get(one.variable)
+    return Setting(value, VARIABLE, one.variable) if is_set else Setting(value)
+
+
+def given(one: Option, args: Any) -> Any:
+    """Return what a command has for an option, of itself or of its benchmark."""
+    if not one.name.startswith(settings.DEST):
+        return getattr(args, one.name)
+    return (args.of_benchmark or {}).get(one.name.removeprefix(settings.DEST), one.default)
 
 
 def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
@@ -124,7 +132,7 @@ def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
     return {**tuning, **(_of_config(given) if given else _endpoint(args, provider, chosen["api_url"]))}
 
 
-def _provider(args: argparse.Namespace) -> Provider | None:
+def _provider(args: options.RunOptions) -> Provider | None:
     """Return the provider of the models, None if they have none or several."""
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
@@ -137,7 +145,7 @@ def _of_config(given: config_file.Config) -> dict[str, Setting]:
     return {"api_url": Setting([public_url(given.url)], *where), "api_key": Setting(given.key and HIDDEN, *where)}
 
 
-def _endpoint(args: argparse.Namespace, provider: Provider | None, flag: Setting) -> dict[str, Setting]:
+def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting) -> dict[str, Setting]:
     """Return address and key as a run would find them; neither if something is missing."""
     try:
         found = address.find(args, os.environ, provider)
@@ -149,11 +157,12 @@ def _endpoint(args: argparse.Namespace, provider: Provider | None, flag: Setting
     if found.key_from is not None:
         of_flag = args.api_key or args.api_key_file
         kind = VARIABLE if found.key_from in os.environ else FLAG if of_flag else FILE
-        made["api_key"] = Setting(HIDDEN, kind, found.key_from if kind != FILE else args.fallback.source)
+        of_file = args.fallback.source if args.fallback else None
+        made["api_key"] = Setting(HIDDEN, kind, found.key_from if kind != FILE else of_file)
     return made
 
 
-def _source_of_address(args: argparse.Namespace, provider: Provider | None, flag: Setting) -> tuple[str, str | None]:
+def _source_of_address(args: options.RunOptions, provider: Provider | None, flag: Setting) -> tuple[str, str | None]:
     if args.api_url:
         return flag.source, flag.where
     if provider:

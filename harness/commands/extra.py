@@ -1,43 +1,43 @@
-"""Commands that only one benchmark has: its module adds the arguments and returns what is shown.
+"""Commands that only one benchmark has: its module has the options and returns what is shown.
 
-`harness.benchmarks.registry.COMMANDS` names the modules. A module has `add_arguments(parser, folder)`, `folder` being
-the type of an argument that names one, and `execute(args)`, which returns the data that `--json` prints, and blocks for
-people. Sentences under `warnings` in the data are printed with the blocks.
+`harness.benchmarks.registry.COMMANDS` names the modules. A module has `Options`, a frozen dataclass (`harness.option`),
+and `execute(options)`, which returns the data that `--json` prints, and blocks for people. Sentences under `warnings`
+in the data are printed with the blocks.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from rich import table
 
-from harness.benchmarks import registry
 from harness.config import options
 from harness.model import Block, Paragraph, Table, Verbatim
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
 
-class Extra:
-    """A command by its name, with the functions that modules of commands have."""
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Extra(options.AsJson):
+    module: ClassVar[str]
 
-    def __init__(self, name: str) -> None:
-        self._module: Any = import_module(registry.COMMANDS[name].module)
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        self._module.add_arguments(parser, options.folder)
-        options.add_json(parser)
+def options_of(module: str) -> type[Extra]:
+    """Return the class of options of a benchmark's command."""
+    return type("Options", (Extra, import_module(module).Options), {"module": module})
 
-    def execute(self, args: argparse.Namespace) -> int:
-        data, blocks = self._module.execute(args)
-        if args.json:
-            show_json(data)
-        else:
-            _show(blocks, data.get("warnings", ()))
-        return 0
+
+def execute(args: Extra) -> int:
+    found: Any = import_module(args.module)
+    data, blocks = found.execute(args)
+    if args.json:
+        show_json(data)
+    else:
+        _show(blocks, data.get("warnings", ()))
+    return 0
 
 
 def _show(blocks: Sequence[Block], warnings: Sequence[str]) -> None:

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, resume_command
+from harness.config import options
 from harness.config.plan import Plan
 from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
 from harness.engine.run import check_disk
 from harness.engine.session import Schedules, Session, check_plans, open_indexes, open_sessions, play
-from harness.model import Snapshots
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 
@@ -27,14 +27,14 @@ def launch(
     extensions: Sequence[Extension] = (),
     *,
     reported: Callable[[Sequence[Reported], Say], None],
-    observe: Callable[[Snapshots], None] | None = None,
+    caller: options.Session | None = None,
 ) -> int:
-    """Run all plans at once and finish them; return the worst exit code. `observe` gets snapshots instead of the
-    display."""
+    """Run all plans at once and finish them; return the worst exit code. `caller` has what gets snapshots instead of
+    the display, and the event loop to play in."""
     say = partial(console.print, **PLAIN)
     with ExitStack() as held:
         sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
-        played = _play(sessions, extensions, console, observe)
+        played = _play(sessions, extensions, console, caller or options.Session())
         _finish(sessions, played)
         if len(plans) > 1:
             _tabulate(sessions, extensions, console)
@@ -69,16 +69,16 @@ def _play(
     sessions: Sequence[Session],
     extensions: Sequence[Extension],
     console: Console,
-    observe: Callable[[Snapshots], None] | None,
+    caller: options.Session,
 ) -> Schedules:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     unfinished = [session for session in sessions if session.unfinished]
     say = partial(console.print, **PLAIN)
 
     def shown() -> AbstractContextManager[Observe]:
-        return nullcontext(observe) if observe else display(console)
+        return nullcontext(caller.progress) if caller.progress else display(console)
 
-    playing = partial(play, extensions=extensions, say=say, display=shown)
+    playing = partial(play, extensions=extensions, say=say, display=shown, run_async=caller.run_async)
     for extension in extensions:
         unfinished = [*extension.before(unfinished, partial(playing, finishing=False), say)] if unfinished else []
     return playing(unfinished) if unfinished else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from functools import partial
 
 from harness.analysis import rescoring, selection
@@ -10,19 +10,19 @@ from harness.analysis.rescoring import Rescored
 from harness.benchmarks import overview
 from harness.config import options
 from harness.feature import reported
+from harness.option import option
 from harness.ui.console import console
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_which(parser)
-    options.add_earlier(parser)
-    words = "start from the saved responses instead of the saved answers"
-    options.add(parser, "--reparse", words, action="store_true")
-    words = "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
-    options.add(parser, "--new-prices", words, action="store_true")
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Earlier, options.Which):
+    reparse: bool = option(False, "start from the saved responses instead of the saved answers", everyday=True)
+    new_prices: bool = option(
+        False, "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     ours, skipped = selection.find(args)
     theirs, unnamed = selection.find_imported(args)
     if not ours and not theirs:

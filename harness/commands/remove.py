@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
-from harness import defaults
 from harness.analysis import selection
 from harness.config import options
 from harness.engine.files import stamp
@@ -15,18 +15,18 @@ from harness.store.run import RunStore, runs_in
 from harness.ui.console import console
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_runs(parser, "names of runs, their folders under the results")
-    options.add_platform(parser, "one subset; may be repeated (default: all)")
-    options.add(parser, "--results-dir DIR", "default: results", type=options.folder, default=defaults.RESULTS_FOLDER)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.ResultsFolder):
+    runs: Sequence[str] = options.runs_option("names of runs, their folders under the results")
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
 
 
-def execute(args: argparse.Namespace) -> int:
-    _, code = selection.each(list(dict.fromkeys(options.runs(args))), lambda name: _remove(name, args), str)
+def execute(args: Options) -> int:
+    _, code = selection.each(list(dict.fromkeys(options.named_runs(args.runs))), lambda name: _remove(name, args), str)
     return code
 
 
-def _remove(name: str, args: argparse.Namespace) -> None:
+def _remove(name: str, args: Options) -> None:
     """Set a run aside on all named subsets, or on none if one of them is in use."""
     folder, platforms = args.results_dir / name, {word.lower() for word in args.platform or ()}
     found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis import selection
 from harness.analysis.rescoring import report_of
 from harness.benchmarks.reports import Report, loaded
 from harness.config import options
-from harness.errors import BadInput
+from harness.errors import BadInput, ExitCode
 from harness.feature import takeovers
 from harness.store.files import RunFiles
 from harness.store.manifest import RUNNING, STOPPED
@@ -18,12 +18,12 @@ from harness.ui.console import console
 from harness.ui.streams import tell
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_which(parser)
-    options.add_earlier(parser)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Earlier, options.Which):
+    """Which runs to report."""
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     for other in takeovers("report", args):
         return other(args)
     found, code = made(args)
@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def made(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
+def made(args: Options) -> tuple[list[RunFiles], int]:
     """Make the missing reports of the selected runs; return all their reports, and an exit code. Raise `BadInput`
     without any."""
     unmade = _make_missing(args)
@@ -42,7 +42,7 @@ def made(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
     return found, max(skipped, unmade)
 
 
-def _make_missing(args: argparse.Namespace) -> int:
+def _make_missing(args: Options) -> int:
     """Make the reports of selected runs that ended without one; return an exit code. A run that was stopped by a signal
     has none, nor has one that was killed."""
     stopped = [
@@ -56,7 +56,7 @@ def _make_missing(args: argparse.Namespace) -> int:
     return code
 
 
-def selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
+def selected(args: Options) -> tuple[list[RunFiles], int]:
     """Return the reports that the options select, those of another program's results included, and an exit code.
 
     A report that cannot be read is reported and skipped, if the model in it matters.
@@ -72,7 +72,7 @@ def selected(args: argparse.Namespace) -> tuple[list[RunFiles], int]:
                 found.append(files)
         except BadInput as error:
             tell(str(error))
-            code = error.exit_code
+            code = ExitCode.of(error)
     return found, code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 from functools import partial
@@ -16,6 +15,7 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.commands.launch import launch
 from harness.config import address, models, options, origin, prices, providers
+from harness.config.options import ResumeOptions
 from harness.config.plan import Plan, Terms, Way, sampling_again
 from harness.cost import Price
 from harness.endpoint.connect import usable
@@ -25,19 +25,8 @@ from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 
-EXAMPLES = (
-    "harness resume",
-    "harness resume --name deepseek-chat --concurrency 8 --max-outage 3600",
-)
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_which(parser)
-    options.add_earlier(parser)
-    options.add_session(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
+def execute(args: ResumeOptions) -> int:
     found, skipped = selection.find(args)
     if not found and (args.runs or args.model or args.platform):
         raise selection.nothing_found(args)
@@ -58,7 +47,7 @@ def execute(args: argparse.Namespace) -> int:
     code = 0
     if plans:
         switched_on = extensions(args, [run.manifest for run in unfinished])
-        code = launch(plans, screen, switched_on, reported=partial(reported, args), observe=args.progress)
+        code = launch(plans, screen, switched_on, reported=partial(reported, args), caller=args)
     return max(skipped, failed, code)
 
 
@@ -68,7 +57,7 @@ def _together(run: SavedRun) -> bytes:
     return orjson.dumps([run.name, run.manifest.identity, where, run.manifest.selection])
 
 
-def _planned(group: list[SavedRun], args: argparse.Namespace, screen: Console) -> Plan:
+def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
     first, own = group[0], all(run.is_own for run in group)
     if not own and "runs" not in args.typed:  # the name that a settings file has is not the user's word
@@ -88,7 +77,7 @@ NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
 """Parts of the provenance that name files of this machine; ignored for a run from elsewhere."""
 
 
-def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
+def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
     first, manifest = group[0], group[0].manifest
     left_out = () if own else NOT_FOLLOWED
     provenance: JSON = {name: value for name, value in manifest.provenance.items() if name not in left_out}
@@ -124,7 +113,7 @@ def _plan(group: list[SavedRun], args: argparse.Namespace, own: bool) -> Plan:
     )
 
 
-def _price(found: address.Found | None, model: str, args: argparse.Namespace) -> Price | None:
+def _price(found: address.Found | None, model: str, args: ResumeOptions) -> Price | None:
     """Return the price of today, None if it is not known."""
     return prices.price_of(found, model, providers.read(args.providers, os.environ)) if found else None
 
@@ -140,7 +129,7 @@ def _lower(tuning: JSON, found: address.Found | None) -> JSON:
     return kept
 
 
-def _provider(run: str, provenance: JSON, args: argparse.Namespace) -> providers.Provider | None:
+def _provider(run: str, provenance: JSON, args: ResumeOptions) -> providers.Provider | None:
     """Return the provider of a run, from the current providers file.
 
     A file named only in the run's folder is not read: a folder from another user could redirect keys.

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
-
-import orjson
+from typing import Any
 
 from harness import defaults
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry, settings
-from harness.chat import Asking, Structured
+from harness.chat import Asking
 from harness.commands import reeval
 from harness.commands.launch import launch
+from harness.commands.parser import shape
 from harness.config import config_file, models, options, providers
 from harness.config.models import Model
+from harness.config.options import RunOptions
 from harness.config.plan import Plan, Terms, Way
 from harness.config.providers import Book, QueuedModel
-from harness.defaults import PARSE_RETRIES
 from harness.engine.extension import Extension
 from harness.errors import BadInput
 from harness.feature import extensions, how_to_get, reported, takeovers
@@ -32,109 +30,43 @@ from harness.store.run import RunFiles
 from harness.ui.console import console
 from harness.ui.streams import tell
 
-EXAMPLES = (
-    "harness run --demo",
-    "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
-    "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
-)
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = partial(options.add, parser)
-    options.add_benchmark(parser)
-    words = "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
-    words += ", ".join(registry.baselines())
-    add("--model [PROVIDER:]MODEL", words, type=options.filled, action="append", default=[])
-    add("--config FILE", "YAML file with a list `llm`: address, key, model, concurrency", type=Path)
-    add("--queue NAME", "the models of this queue in the providers file", type=options.filled)
-    options.add_platform(parser, "one subset; may be repeated (default: all)")
-    add("--name", "name of the run (default: the last part of the model's name)", type=options.folder_name)
-    add(
-        "--demo",
-        "use the synthetic tasks that ship, and a baseline where no model is named",
-        action="store_true",
-    )
-    fewer = parser.add_mutually_exclusive_group()
-    options.add(fewer, "--ratio R", "share of the users to play", type=options.share, default=1.0)
-    words = "number of users to play, the first in the order that the seed draws; may be raised later"
-    options.add(fewer, "--limit N", words, type=options.positive_int)
-    words = "times to play each user, independently; may be raised later (default: 1)"
-    add("--repeats N", words, type=options.repeats, default=1)
-    words = (
-        "the metric that `compare` is to be about; it is kept with the run and cannot be changed later (default: the "
-    )
-    words += "headline metrics)"
-    add("--primary METRIC", words, type=options.filled)
-    options.add_sample_seed(parser, "seed of that order, and of the schedule")
-    add("--restart", "move an earlier run of this name to a backup and start over", action="store_true")
-    add("--reeval", "score the saved answers again instead, as `reeval` does", action="store_true")
-    options.add_folders(parser)
-    options.add_session(parser)
-    add = partial(options.add, parser.add_argument_group("requests (part of the run's identity)"))
-    add("--temperature T", f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for", type=options.not_negative)
-    add("--top-p P", type=options.share)
-    add("--seed N", "the endpoint's sampling seed", type=options.signed_int)
-    add("--max-tokens N", "not sent unless given", type=options.positive_int)
-    add("--extra-body JSON", "additional members for every request", type=_json_object, default={})
-    words = "response_format of requests; json_schema demands the benchmark's schema, auto uses as "
-    words += "much of it as the endpoint accepts"
-    choices = get_args(Structured)
-    add("--structured", words, choices=choices, default=choices[0])
-    words = f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})"
-    add("--parse-retries N", words, type=options.retries, default=PARSE_RETRIES)
-
-
-def add_flags(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the settings of the benchmark that the words name: no other benchmark has a part in this command line."""
-    named = options.benchmark_named(parser, words)
-    cls = registry.find(named)
-    try:
-        settings.add_flags(parser, cls.Settings, f"settings of {cls.name} (part of the run's identity)")
-    except settings.BadSettings as error:
-        raise BadInput(f"{cls.name}: {error}") from None
-    parser.set_defaults(benchmark_class=cls, settings_of=named)
-
-
-def execute(args: argparse.Namespace) -> int:
+def execute(args: RunOptions) -> int:
     switched_on = extensions(args)
-    others: list[Callable[[argparse.Namespace], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
+    others: list[Callable[[RunOptions], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
     if len(others) > 1:
         raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
     if not args.reeval:
-        args.model = _models(args)
+        args = replace(args, model=_models(args))
     if others:
         return others[0](args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, switched_on, reported=partial(reported, args), observe=args.progress)
+    return launch(chosen, screen, switched_on, reported=partial(reported, args), caller=args)
 
 
-def _reeval(args: argparse.Namespace) -> int:
-    tasks = args.tasks_dir
+def _reeval(args: RunOptions) -> int:
+    tasks: Path | None = args.tasks_dir
     if args.demo or tasks == defaults.TASKS_FOLDER:
         tasks = defaults.SAMPLE_FOLDER if args.demo else None
-    named = None if registry.is_shipped(args.benchmark) else args.benchmark  # None: runs of any
     book = providers.read(args.providers, os.environ)
     chosen: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)]
-    given = {
+    given: JSON = {
         **vars(args),
         "tasks_dir": tasks,
         "runs": [args.name] if args.name else [],
-        "benchmark": named,
-        "reparse": False,
-        "new_prices": False,
-        "trust": False,
+        "benchmark": None if registry.is_shipped(args.benchmark) else args.benchmark,  # None: runs of any
     }
-    return max([reeval.execute(argparse.Namespace(**{**given, "model": model})) for model in chosen or [None]])
+    cls: Any = shape("reeval")
+    known = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
+    return max([reeval.execute(cls(**{**known, "model": model})) for model in chosen or [None]])
 
 
-def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
+def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
     """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
 
     Keys are checked only for plans that are to be sent.
     """
-    cls = args.benchmark_class
-    if args.benchmark != args.settings_of:
-        raise BadInput(f"name the benchmark before its settings: run {args.benchmark} ...")
+    cls = args.found()
     given = _config(args)
     book = providers.read(args.providers, os.environ)
     entries = _entries(args, given, book)
@@ -158,17 +90,23 @@ def plans(args: argparse.Namespace, switched_on: Sequence[Extension], *, sends: 
     asking = Asking(args.structured, args.parse_retries)
     return [
         # a benchmark each, so that warnings stay separate
-        _plan(model, cls(settings.given(cls.Settings, args), asking=asking, folder=folder), tasks, args, switched_on)
+        _plan(
+            model,
+            cls(settings.given(cls.Settings, args.of_benchmark or {}), asking=asking, folder=folder),
+            tasks,
+            args,
+            switched_on,
+        )
         for model in filter(None, made)
     ]
 
 
-def _entries(args: argparse.Namespace, given: config_file.Config | None, book: Book) -> list[QueuedModel]:
+def _entries(args: RunOptions, given: config_file.Config | None, book: Book) -> list[QueuedModel]:
     named = [given.model] if given and not args.model and args.queue is None else args.model
     return models.entries(args, book, named)
 
 
-def names(args: argparse.Namespace) -> set[str]:
+def names(args: RunOptions) -> set[str]:
     """Return the names of the runs that a command which has been executed was for."""
     book = providers.read(args.providers, os.environ)
     entries = _entries(args, config_file.read(args.config) if args.config else None, book)
@@ -187,7 +125,7 @@ def _plan(
     model: Model,
     benchmark: Benchmark,
     tasks: Mapping[str, Path],
-    args: argparse.Namespace,
+    args: RunOptions,
     switched_on: Sequence[Extension],
 ) -> Plan:
     name, selection = _chosen(model.name, _selection(args), switched_on)
@@ -233,7 +171,7 @@ def _chosen(name: str, selection: Selection, switched_on: Sequence[Extension]) -
     return name, selection
 
 
-def _selection(args: argparse.Namespace) -> Selection:
+def _selection(args: RunOptions) -> Selection:
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         chosen["limit"] = args.limit
@@ -242,12 +180,12 @@ def _selection(args: argparse.Namespace) -> Selection:
     return chosen
 
 
-def _models(args: argparse.Namespace) -> list[str]:
+def _models(args: RunOptions) -> list[str]:
     """Return the models that are named; where nothing names one, the baseline of a demo. Raise `BadInput`."""
-    named: list[str] = args.model
+    named = list(args.model)
     if named or args.queue is not None or args.config is not None:
         return named
-    cls = args.benchmark_class
+    cls = args.found()
     floor = cls.floor or next(iter(cls.baselines), None)
     if floor and args.demo and not (args.api_url or args.provider):
         return [f"{defaults.BASELINE_PREFIX}{floor}"]
@@ -255,7 +193,7 @@ def _models(args: argparse.Namespace) -> list[str]:
     raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
 
 
-def _config(args: argparse.Namespace) -> config_file.Config | None:
+def _config(args: RunOptions) -> config_file.Config | None:
     """Return what `--config` contains."""
     if args.config is None:
         return None
@@ -272,13 +210,3 @@ def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:
     manifests = [load(RunFiles(folder, subset).manifest) for subset in subsets]
     found = [made.tuning["learned_limit"] for made in manifests if made and "learned_limit" in made.tuning]
     return {"learned_limit": max(found)} if found else {}
-
-
-def _json_object(text: str) -> JSON:
-    try:
-        value = orjson.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, got {text!r}")
-    return value

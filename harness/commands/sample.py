@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness.benchmarks import registry
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.feature import how_to_get
+from harness.option import option
 from harness.ui.console import console
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_benchmark(parser)
-    options.add(parser, "--ratio R", "share of the users, such as 0.2", type=options.share, required=True)
-    options.add_sample_seed(parser, "for one seed, larger shares contain smaller ones")
-    options.add_platform(parser, "one subset; may be repeated (default: all that have tasks)")
-    options.add_force(parser)
-    options.add_folders(parser)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
+    ratio: float = option(words="share of the users, such as 0.2", unit="R", check=options.SHARE)
+    sample_seed: int = options.sample_seed_option("for one seed, larger shares contain smaller ones")
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all that have tasks)"
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
-    screen, outputs = console(), options.outputs(args)
+def execute(args: Options) -> int:
+    screen, outputs = console(), args.outputs()
     cls = registry.find(args.benchmark)
     subsets, find = options.subsets(cls, args.platform), cls.task_files.file_in
     files = {name: find(args.tasks_dir, cls.subsets[name]) for name in subsets}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
@@ -40,13 +40,12 @@ WIDEST = 1_000_000
 """More columns than any table has, so that a table gets its natural width."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_which(parser)
-    options.add_folders(parser)
-    options.add_json(parser)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.AsJson, options.ResultsFolder, options.TasksFolder, options.Which):
+    """Which runs to show."""
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     found, skipped = selection.find(args)
     theirs, unnamed = selection.find_imported(args)
     if not args.runs:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import os
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.config import options
 from harness.errors import BadInput, BenchmarkError, in_brief
+from harness.option import POSITIVE, folder, option
 from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
 
@@ -22,17 +22,16 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 """Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = partial(options.add, parser)
-    options.add_benchmark(parser)
-    add("--out DIR", "folder to write into", type=options.folder, required=True)
-    add("--users N", "users per subset", type=options.positive_int, required=True)
-    add("--seed S", type=options.signed_int, default=0)
-    options.add_platform(parser, "one subset; may be repeated (default: all)")
-    add("--steps MEAN", "mean number of steps per user", type=options.positive_float)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.OneBenchmark):
+    out: Path = option(words="folder to write into", unit="DIR", read=folder)
+    users: int = option(words="users per subset", check=options.POSITIVE_INT)
+    seed: int = option(0, unit="S")
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+    steps: float | None = option(None, "mean number of steps per user", unit="MEAN", check=POSITIVE)
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     chosen = options.subsets(cls, args.platform)
     _free(args.out / file for subset in chosen for file in files_needed(cls, subset))
@@ -51,16 +50,16 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _made(cls: type[Benchmark], args: argparse.Namespace, subsets: list[str]) -> dict[str, Iterable[bytes]]:
+def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, Iterable[bytes]]:
     """Return the content of each file, by path below the folder; nothing if the benchmark wrote its files itself."""
     if not any("synthesise" in vars(one) for one in cls.__mro__ if one is not Benchmark):
         raise BadInput(f"{cls.name} makes no synthetic tasks: its class has no `synthesise`")
     make: Any = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
     taken = inspect.signature(make).parameters
     given = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
-    for option, keyword in OPTIONS.items():
+    for flag, keyword in OPTIONS.items():
         if given[keyword] is not None and keyword not in taken:
-            raise BadInput(f"--{option} is no option of {cls.name}")
+            raise BadInput(f"--{flag} is no option of {cls.name}")
     more = {keyword: value for keyword, value in given.items() if value is not None}
     with guarded(cls, "synthesise"):
         made = dict(make(args.out, args.users, args.seed, **more) or {})

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from harness.benchmarks.files import input_file
-from harness.config import providers, settings_file, user_files
+from harness.config import options, providers, settings_file, user_files
 from harness.errors import BadInput
 from harness.ui.streams import can_ask, show, tell
 
 EXAMPLES = ("harness trust",)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing: the command is about the two files that other commands look for here."""
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Options):
+    """Nothing: the command is about the two files that other commands look for here."""
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     found = [path for path in map(Path, (settings_file.FILE, providers.FILE)) if os.path.isfile(path)]
     if not found:
         raise BadInput(f"there is neither {settings_file.FILE} nor {providers.FILE} in {Path.cwd()}")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.benchmarks.files import content, is_descriptor
 from harness.config import config_file, providers
+from harness.config.options import Fallback, Session
 from harness.config.origin import UNKNOWN
 from harness.config.providers import Provider
 from harness.config.secrets import LARGEST_KEY_FILE
@@ -58,16 +58,6 @@ class Found:
         return frozenset(host_of(address.url) for address in self.addresses)
 
 
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
-    an option, nor by its provider, nor by a variable."""
-
-    urls: tuple[str, ...]
-    key_file: Path | None
-    source: str
-
-
 @functools.lru_cache
 def key_check(key: str | None) -> str | None:
     """Return a salted hash of a key, which identifies it and does not reveal it."""
@@ -99,7 +89,7 @@ Key = tuple[str | None, str | None]
 NO_KEY: Key = (None, None)
 
 
-def find(args: Namespace, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
+def find(args: Session, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
     """Return the endpoint of a command, None if options and environment name none.
 
     Raise `BadInput` if a provider's address, key or headers are missing.
@@ -107,7 +97,7 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
     key = _explicit_key(args)
     if provider is not None:
         return _at_provider(provider, args, environment, key)
-    urls = args.api_url or []
+    urls = list(args.api_url or ())
     if not urls:
         url = environment.get("LLM_API_BASE") or environment.get("OPENAI_BASE_URL")
         if not url and args.fallback:
@@ -122,7 +112,7 @@ def find(args: Namespace, environment: Mapping[str, str], provider: Provider | N
     return at(urls, key, args, environment)
 
 
-def _at_fallback(fallback: Fallback, args: Namespace, environment: Mapping[str, str], key: Key) -> Found:
+def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, str], key: Key) -> Found:
     """Return the endpoint in a settings file."""
     if key == NO_KEY and fallback.key_file:
         key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
@@ -134,7 +124,7 @@ def _at_fallback(fallback: Fallback, args: Namespace, environment: Mapping[str, 
 def at(
     urls: Sequence[str],
     key: Key,
-    args: Namespace,
+    args: Session,
     environment: Mapping[str, str],
     provider: Provider | None = None,
     headers: Mapping[str, str] | None = None,
@@ -145,7 +135,7 @@ def at(
     return Found(tuple([Address(url, key[0], insecure, headers, ca_file) for url in urls]), key[1], provider)
 
 
-def _at_provider(provider: Provider, args: Namespace, environment: Mapping[str, str], key: Key) -> Found:
+def _at_provider(provider: Provider, args: Session, environment: Mapping[str, str], key: Key) -> Found:
     """Return a provider's own addresses, or those of the command instead, to which its key is never sent.
 
     A `key` takes precedence over the provider's own.
@@ -166,7 +156,7 @@ def _at_provider(provider: Provider, args: Namespace, environment: Mapping[str, 
 
 
 def again(
-    args: Namespace, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None, *, own: bool
+    args: Session, provenance: JSON, environment: Mapping[str, str], run: str, provider: Provider | None, *, own: bool
 ) -> Found:
     """Return the endpoint of an earlier run. Raise `BadInput` if the variable of its key is not set.
 
@@ -177,7 +167,7 @@ def again(
     if missing:
         raise BadInput(f"{run} was given the header {missing[0]} by --extra-header: give it again")
     if own:
-        args = Namespace(**{**vars(args), "ca_file": args.ca_file or provenance.get("ca_file")})  # for this run only
+        args = replace(args, ca_file=args.ca_file or provenance.get("ca_file"))  # for this run only
     if args.provider or args.api_url:
         found = find(args, environment, provider)
         assert found is not None  # an address or a provider is named
@@ -190,7 +180,7 @@ def again(
 class _Earlier:
     """An earlier run, and the command that resumes it."""
 
-    args: Namespace
+    args: Session
     provenance: JSON
     environment: Mapping[str, str]
     run: str
@@ -304,9 +294,9 @@ def _shown(urls: Sequence[str]) -> str:
     return " ".join(map(public_url, urls))
 
 
-def _explicit_key(args: Namespace) -> Key:
+def _explicit_key(args: Session) -> Key:
     if args.api_key_file is not None:
-        path: Path = args.api_key_file
+        path = args.api_key_file
         return key_in(path), f"{FROM_FILE}{path if is_descriptor(path) else path.resolve()}"
     return (args.api_key, "--api-key") if args.api_key else NO_KEY
 

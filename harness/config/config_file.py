@@ -15,6 +15,7 @@ from harness.config import fields, providers
 from harness.defaults import CONCURRENCY_MOST
 from harness.errors import BadInput, to_install
 from harness.model import JSON
+from harness.option import whole
 
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest names where a key is from."""
@@ -62,7 +63,7 @@ def read(path: Path) -> Config:
     pace = "concurrency" if first.get("concurrency") is not None else "semaphore"
     checks = {
         "model": fields.MODEL,
-        pace: fields.whole(1, CONCURRENCY_MOST),
+        pace: whole(1, CONCURRENCY_MOST),
         "timeout": fields.SECONDS,
         "api_key": (lambda value: type(value) is str, "a key in quotes"),
         "base_url": (lambda value: type(value) is str, "an address"),

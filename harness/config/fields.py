@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +12,7 @@ from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STRE
 from harness.endpoint.address import Address, check
 from harness.errors import BadInput
 from harness.model import JSON
+from harness.option import POSITIVE, Check, number, whole
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -25,9 +26,6 @@ NO_KEYS_HERE = "keys do not belong in this file: put it into a variable, and nam
 CREDENTIALS = frozenset({"authorization", "proxy-authorization"})
 OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
 """Headers that the client sets itself."""
-
-Check = tuple[Callable[[Any], bool], str]
-"""Whether a value fits, and what is expected, in words."""
 
 
 def checked(table: Any, checks: Mapping[str, Check], where: str) -> JSON:
@@ -112,23 +110,6 @@ def _is_json(value: Any) -> bool:
             return type(value) is str
 
 
-def number(fits: Callable[[float], bool], expected: str) -> Check:
-    """Return the check of a number that a float can hold; TOML's have no end."""
-
-    def is_such(value: Any) -> bool:
-        try:
-            return type(value) in (int, float) and math.isfinite(value) and fits(value)
-        except OverflowError:
-            return False
-
-    return is_such, expected
-
-
-def whole(least: int, most: int) -> Check:
-    return lambda value: type(value) is int and least <= value <= most, f"a whole number, {least} to {most}"
-
-
-POSITIVE = number(lambda value: value > 0, "a number above 0")
 SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
 VARIABLE_NAME: Check = (
     lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 VARIABLE = "PYTHONHASHSEED"
 SEED = "0"
+HELP = frozenset({"-h", "--help", "--help-all"})
 MAY_PLAY_AGENTS = frozenset({"resume", "reeval", "export"})
 
 
@@ -24,6 +25,8 @@ def fix(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
     that ignores its environment (`python -I`), or cannot be replaced.
     """
+    if HELP.intersection(arguments):
+        return
     plays = arguments[:1] == ["run"] and any(word.partition("=")[0] == "--agent" for word in arguments)
     if not (plays or MAY_PLAY_AGENTS.intersection(arguments[:1])) or os.name != "posix":
         return

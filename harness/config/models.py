@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from harness import defaults
 from harness.config import address, config_file, options, prices, providers
+from harness.config.options import RunOptions
 from harness.config.providers import Book, Provider, QueuedModel
 from harness.cost import Price
 from harness.endpoint import quirks
@@ -40,7 +40,7 @@ class Model:
 
 
 def resolve(
-    entry: QueuedModel, given: config_file.Config | None, book: Book, args: Namespace, missing: list[str]
+    entry: QueuedModel, given: config_file.Config | None, book: Book, args: RunOptions, missing: list[str]
 ) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
     whole = bool(args.provider or args.config)
@@ -89,7 +89,7 @@ def resolve(
     return Model(run_name, sampling, found, pace, prices.price_of(found, model, book), entry.features)
 
 
-def check_keys(args: Namespace, models: Sequence[Model]) -> None:
+def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
     """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
     places = {model.found.hosts for model in models if model.found}
     given = {"--api-key": args.api_key, "--api-key-file": args.api_key_file, "--extra-header": args.extra_header}
@@ -100,29 +100,29 @@ def check_keys(args: Namespace, models: Sequence[Model]) -> None:
         )
 
 
-def named(entry: QueuedModel, args: Namespace, book: Book) -> tuple[str | None, str]:
+def named(entry: QueuedModel, args: RunOptions, book: Book) -> tuple[str | None, str]:
     """Return provider and model of an entry. With `--provider` or `--config` the whole name is the model."""
     if args.provider or args.config:
         return args.provider, entry.model
     return providers.split_model(entry.model, book)
 
 
-def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedModel]:
+def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedModel]:
     """Return the `models` of the command, then those of its queue."""
     found = [QueuedModel(model) for model in models]
     if args.queue is not None:
         if args.queue not in book.queues:
             known = ", ".join(book.queues) or "none"
-            where = options.source(args, "queue")
+            where = args.source("queue")
             raise BadInput(f"{where}: there is no queue {args.queue} in {book.files[-1]}: known are {known}")
         found += book.queues[args.queue]
     if args.name and len(found) > 1:
-        where = options.source(args, "name")
+        where = args.source("name")
         raise BadInput(f"{where} is for one model: in a queue of the providers file each entry can have a name")
     for entry in found:
         if both := next((name for name in entry.features if getattr(args, name, None) is not None), None):
             raise BadInput(
-                f"{options.source(args, both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
+                f"{args.source(both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
                 f"gives {entry.model} a {both} of its own: use one"
             )
     names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
@@ -135,11 +135,11 @@ def entries(args: Namespace, book: Book, models: Sequence[str]) -> list[QueuedMo
     return found
 
 
-def provider_named(name: str | None, book: Book, args: Namespace) -> Provider | None:
+def provider_named(name: str | None, book: Book, args: RunOptions) -> Provider | None:
     if name is None:
         return None
     if (provider := book.providers.get(name)) is None:
-        where, known = options.source(args, "provider"), ", ".join(book.providers)
+        where, known = args.source("provider"), ", ".join(book.providers)
         raise BadInput(f"{where}: unknown provider {name}: known to {book.files[-1]} are {known}")
     try:
         quirks.checked(provider.adapt)

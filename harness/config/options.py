@@ -1,24 +1,26 @@
-"""The options that several commands share, and the types of their values."""
+"""The options of the core's commands, and what follows from them. Features declare theirs in their folders."""
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal
+
+import orjson
 
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
+from harness.chat import Structured
 from harness.config.fields import header as checked_header
 from harness.config.user_files import user_folder
-from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST, STREAMS
+from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, in_brief
-from harness.model import JSON
+from harness.model import JSON, Snapshots
+from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
 from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
@@ -27,58 +29,339 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
-T = TypeVar("T")
+POSITIVE_INT = whole(1, defaults.BITS_64 - 1)
+SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
+REQUESTS = whole(1, CONCURRENCY_MOST)
+RETRIES = whole(0, RETRIES_MOST)
+SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
+CONCURRENCY = (lambda value: value == AUTO or REQUESTS[0](value), f"{REQUESTS[1]}, or `{AUTO}`")
+WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
 
 
-def add(parser: argparse._ActionsContainer, spec: str, words: str | None = None, **details: Any) -> None:
-    """Add an option to a parser or a group; `spec` is its flags and the name of its value, such as `--limit N`."""
-    flags = [word for word in spec.split() if word.startswith("-")]
-    if value := spec.split()[len(flags) :]:
-        details["metavar"] = value[0]
-    parser.add_argument(*flags, help=words, **details)
+def folder_name(text: str) -> str:
+    """Parse a run's name."""
+    if not text.strip():
+        raise ValueError(f"expected {CHECKS[str][1]}")
+    return run_name(text, "")
 
 
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--tasks-dir DIR", "default: tasks", type=folder, default=defaults.TASKS_FOLDER)
-    add(parser, "--results-dir DIR", "default: results", type=folder, default=defaults.RESULTS_FOLDER)
+def header(text: str) -> tuple[str, str]:
+    """Parse a header in HTTP's form."""
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if not colon:  # the text may be the value alone, so it is not shown
+        raise ValueError("expected NAME:VALUE")
+    return checked_header(name, value)
 
 
-def add_earlier(parser: argparse.ArgumentParser) -> None:
-    """Add the folders of runs that exist, and what their code needs."""
-    words = "where the runs' tasks are now (default: where they were)"
-    add(parser, "--tasks-dir DIR", words, type=folder)
-    add(parser, "--results-dir DIR", "default: results", type=folder, default=defaults.RESULTS_FOLDER)
-    words = "run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine"
-    add(parser, "--trust", words, action="store_true")
-    words = "your own file of the runs' benchmark, used instead of the copy in their folder (or package.module:Name)"
-    add(parser, "--benchmark FILE.py", words, type=filled)
+def ca_file(text: str) -> str:
+    """Return the absolute path of a file."""
+    path = Path(text).absolute()
+    if not path.is_file():
+        raise ValueError(f"no such file: {in_brief(text)}")
+    return str(path)
 
 
-def add_runs(
-    parser: argparse.ArgumentParser, words: str, kind: Callable[[str], str] | None = None, metavar: str = "RUN"
-) -> None:
-    """Add the names of runs, each by position or with `--name`; both are in `args.runs`."""
-    details: dict[str, Any] = {"type": kind or folder_name, "action": "extend", "default": [], "metavar": metavar}
-    parser.add_argument("runs", nargs="*", help=words, **details)
-    parser.add_argument("--name", nargs=1, dest="runs", help=f"the same as {metavar}; may be repeated", **details)
+def concurrency(text: str) -> int | str:
+    """Parse a number of requests, or `auto`."""
+    if text == AUTO or (text.isdecimal() and REQUESTS[0](int(text[:20]))):
+        return AUTO if text == AUTO else int(text)
+    raise ValueError(f"expected {REQUESTS[1]} or `{AUTO}`, got {in_brief(text)}")
 
 
-def runs(args: argparse.Namespace) -> list[str]:
+def json_object(text: str) -> JSON:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {text!r}")
+    return value
+
+
+# What several commands have
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
+    an option, nor by its provider, nor by a variable."""
+
+    urls: tuple[str, ...]
+    key_file: Path | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options:
+    """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
+    says where the settings file has its values, and `fallback` is that file's address."""
+
+    examples: ClassVar[Sequence[str]] = ()
+    typed: frozenset[str] = frozenset()
+    places: Mapping[str, object] | None = None
+    fallback: Fallback | None = None
+    settings_file: Path | None = option(
+        None, "your own settings file (default: harness.toml here, or in ~/.config/behavior-harness)",
+        flags="--settings", once=True,
+    )  # fmt: skip
+
+    def source(self, name: str) -> str:
+        """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
+        return str((self.places or {}).get(name) or f"--{name.replace('_', '-')}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TasksFolder(Options):
+    tasks_dir: Path = option(defaults.TASKS_FOLDER, "default: tasks", unit="DIR", read=folder)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ResultsFolder(Options):
+    results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Earlier(ResultsFolder):
+    """Runs that exist, and what their code needs."""
+
+    tasks_dir: Path | None = option(
+        None, "where the runs' tasks are now (default: where they were)", unit="DIR", read=folder
+    )
+    trust: bool = option(
+        False,
+        "run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine",
+        once=True,
+    )
+    benchmark: str | None = option(
+        None,
+        "your own file of the runs' benchmark, used instead of the copy in their folder (or package.module:Name)",
+        unit="FILE.py",
+    )
+
+
+def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN") -> Any:
+    """Return the field of names of runs, each by position or with `--name`."""
+    more: JSON = {"position": unit, "own": True, "completes": RUNS, "everyday": True}
+    return option((), words, unit=unit, flags="--name", read=read, **more)
+
+
+def platform_option(words: str) -> Any:
+    return option(None, words, unit="NAME", flags="--subset --platform", own=True, everyday=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Which(Options):
+    """Which runs; without these options, all."""
+
+    runs: Sequence[str] = runs_option("names of runs, their folders under the results (default: all)")
+    model: str | None = option(None, "the run of this model", unit="MODEL", own=True)
+    platform: Sequence[str] | None = platform_option("one subset; may be repeated")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OneBenchmark(Options):
+    benchmark: str = option(
+        defaults.BENCHMARK,
+        f"one that ships or is installed, FILE.py or package.module:Name (default: {defaults.BENCHMARK})",
+        position="BENCHMARK",
+        everyday=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Forced(Options):
+    force: bool = option(False, "replace files of the outputs' names that the harness did not write", once=True)
+
+    def outputs(self) -> Outputs:
+        """Return what the outputs of a command may replace."""
+        found = user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
+        return Outputs(self.force, found / "outputs" if found else None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class AsJson(Options):
+    json: bool = option(False, "print JSON instead of a table", everyday=True)
+
+
+def sample_seed_option(words: str) -> Any:
+    return option(defaults.SAMPLE_SEED, words, check=whole(0, SEED_MOST))
+
+
+# What plays
+
+ENDPOINT = "endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)"
+TUNING = "tuning (free to change on resume)"
+REQUEST = "requests (part of the run's identity)"
+
+
+of_endpoint, of_tuning = partial(option, None, group=ENDPOINT), partial(option, None, group=TUNING)
+of_request = partial(option, group=REQUEST)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Session(ResultsFolder):
+    """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
+    earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
+    play in a loop that runs already."""
+
+    progress: Callable[[Snapshots], None] | None = None
+    run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
+    api_url: Sequence[str] | None = of_endpoint(
+        "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",
+        unit="URL", flags="--api-url --api_url --base-url", everyday=True,
+    )  # fmt: skip
+    api_key: str | None = of_endpoint(
+        "visible in the process list: better use a file or a variable",
+        unit="KEY", flags="--api-key --api_key", check=ANY_TEXT, secret=True,
+    )  # fmt: skip
+    api_key_file: Path | None = option(None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True)
+    provider: str | None = of_endpoint("a provider in the providers file", unit="NAME", own=True, everyday=True)
+    providers: Path | None = option(
+        None, "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)", group=ENDPOINT
+    )
+    extra_header: Sequence[tuple[str, str]] = option(
+        (), "additional header for every request; may be repeated",
+        unit="NAME:VALUE", read=header, check=IS_HEADER, secret=True, group=ENDPOINT,
+    )  # fmt: skip
+    ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
+    concurrency: int | Literal["auto"] | None = of_tuning(
+        f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})",
+        unit="N", read=concurrency, check=CONCURRENCY, variable="BENCH_MAX_WORKERS", everyday=True,
+    )  # fmt: skip
+    start: int | None = of_tuning(
+        f"where auto starts (default: what it learned, or {defaults.AUTO_START})", flags="--auto-start", check=REQUESTS
+    )
+    floor: int | None = of_tuning(
+        f"lower limit of auto (default: {defaults.AUTO_FLOOR})", flags="--auto-floor", check=REQUESTS
+    )
+    ceiling: int | None = of_tuning(
+        f"upper limit of auto (default: {defaults.AUTO_CEILING})", flags="--auto-ceiling", check=REQUESTS
+    )
+    rpm: float | None = of_tuning("maximum requests per minute", check=POSITIVE, everyday=True)
+    tpm: float | None = of_tuning("maximum tokens per minute, prompts and completions", check=POSITIVE)
+    timeout: float | None = of_tuning(
+        f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})",
+        unit="S",
+        check=SECONDS,
+        everyday=True,
+    )
+    stall: float | None = of_tuning(
+        f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})",
+        unit="S", flags="--stall-timeout", check=SECONDS,
+    )  # fmt: skip
+    stream: Literal["auto", "on", "off"] | None = of_tuning(
+        "whether replies are streamed (default: auto, only if an endpoint requires it)"
+    )
+    max_retries: int | None = of_tuning(
+        f"retries of a request after the first try (default: {defaults.MAX_RETRIES})", check=RETRIES
+    )
+    max_outage: float | None = of_tuning(
+        f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})",
+        unit="S", check=SECONDS,
+    )  # fmt: skip
+    wait: float | None = of_tuning(
+        "seconds to wait for the first answer of an endpoint that is still loading (default: 0)", unit="S", check=WAIT
+    )
+    durability: Literal["process", "power"] | None = of_tuning(
+        "what a saved reply survives: this process (default), or a power loss"
+    )
+    no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
+    allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
+    allow: Sequence[str] = option(
+        (), "accept that this field of an earlier run differs; may be repeated", unit="FIELD", once=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunOptions(Session, TasksFolder, OneBenchmark):
+    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "harness run --demo",
+        "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
+        "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
+    )
+    benchmark_class: type[Benchmark] | None = None
+    of_benchmark: Mapping[str, Any] | None = None
+    model: Sequence[str] = option(
+        (),
+        "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
+        + ", ".join(registry.baselines()),
+        unit="[PROVIDER:]MODEL", own=True, everyday=True,
+    )  # fmt: skip
+    config: Path | None = option(None, "YAML file with a list `llm`: address, key, model, concurrency")
+    queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
+    platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
+    name: str | None = option(
+        None, "name of the run (default: the last part of the model's name)",
+        unit="NAME", read=folder_name, own=True, everyday=True, completes=RUNS,
+    )  # fmt: skip
+    demo: bool = option(
+        False, "use the synthetic tasks that ship, and a baseline where no model is named", everyday=True
+    )
+    ratio: float = option(1.0, "share of the users to play", unit="R", check=SHARE, rivals="fewer")
+    limit: int | None = option(
+        None, "number of users to play, the first in the order that the seed draws; may be raised later",
+        check=POSITIVE_INT, rivals="fewer", own=True, everyday=True,
+    )  # fmt: skip
+    repeats: int = option(
+        1, "times to play each user, independently; may be raised later (default: 1)",
+        check=whole(1, REPEATS_MOST), everyday=True,
+    )  # fmt: skip
+    primary: str | None = option(
+        None,
+        "the metric that `compare` is to be about; it is kept with the run and cannot be changed later (default: the "
+        "headline metrics)",
+        unit="METRIC",
+    )
+    sample_seed: int = sample_seed_option("seed of that order, and of the schedule")
+    restart: bool = option(
+        False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
+    )
+    reeval: bool = option(False, "score the saved answers again instead, as `reeval` does")
+    temperature: float | None = of_request(
+        None,
+        f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",
+        unit="T",
+        check=NOT_NEGATIVE,
+        everyday=True,
+    )
+    top_p: float | None = of_request(None, "share of the most probable tokens to draw from", unit="P", check=SHARE)
+    seed: int | None = of_request(None, "the endpoint's sampling seed")
+    max_tokens: int | None = of_request(None, "not sent unless given", check=POSITIVE_INT, everyday=True)
+    extra_body: Mapping[str, Any] = of_request({}, "additional members for every request", read=json_object)
+    structured: Structured = option(
+        "json_object",
+        "response_format of requests; json_schema demands the benchmark's schema, auto uses as much of it as the "
+        "endpoint accepts",
+        group=REQUEST,
+    )
+    parse_retries: int = of_request(
+        PARSE_RETRIES, f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})", check=RETRIES
+    )
+
+    def found(self) -> type[Benchmark]:
+        """Return the class of the benchmark: that of the file as it was when the command began."""
+        return self.benchmark_class or registry.find(self.benchmark)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ResumeOptions(Session, Earlier, Which):
+    examples: ClassVar[Sequence[str]] = (
+        "harness resume",
+        "harness resume --name deepseek-chat --concurrency 8 --max-outage 3600",
+    )
+
+
+# What follows from them
+
+
+def named_runs(runs: Sequence[str]) -> list[str]:
     """Return the named runs. Raise `BadInput` if there are none."""
-    if not args.runs:
+    if not runs:
         raise BadInput("name a run: `harness status` lists them")
-    return list(args.runs)
-
-
-def add_which(parser: argparse.ArgumentParser) -> None:
-    """Add the options that select runs; without them, all."""
-    add_runs(parser, "names of runs, their folders under the results (default: all)")
-    add(parser, "--model", "the run of this model", type=filled)
-    add_platform(parser, "one subset; may be repeated")
-
-
-def add_platform(parser: argparse.ArgumentParser, words: str) -> None:
-    add(parser, "--subset --platform NAME", words, type=filled, action="append", dest="platform")
+    return list(runs)
 
 
 def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
@@ -90,259 +373,30 @@ def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
     return [name for name in cls.subsets if name in wanted]
 
 
-def add_benchmark(parser: argparse.ArgumentParser) -> None:
-    words = f"one that ships or is installed, FILE.py or package.module:Name (default: {defaults.BENCHMARK})"
-    name, default = "BENCHMARK", defaults.BENCHMARK
-    parser.add_argument("benchmark", nargs="?", type=filled, default=default, metavar=name, help=words)
-
-
-def benchmark_named(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """Return the benchmark among a command's words, before its own flags are defined."""
-    return next(_positions(parser, words), defaults.BENCHMARK)
-
-
-def _positions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """Yield the words that are neither options nor their values. An undefined option may take the next word, unless
-    that is a benchmark."""
-    known, left = parser._option_string_actions, deque(words)
-    while left:
-        option, _, value = left.popleft().partition("=")
-        if not option.startswith("-"):
-            yield option
-            continue
-        action = known.get(option)
-        takes_one = action.nargs != 0 if action else not (left and registry.is_name(left[0]))
-        if takes_one and not value and left and not left[0].startswith("-"):
-            left.popleft()
-
-
-def destinations(parser: argparse.ArgumentParser, words: Sequence[str]) -> set[str]:
-    """Return the destinations that a command's words set, by options or by position."""
-    by_option = (parser._option_string_actions.get(word.partition("=")[0]) for word in words)
-    by_position = parser._get_positional_actions() if any(_positions(parser, words)) else []
-    return {action.dest for action in (*by_option, *by_position) if action}
-
-
-def source(args: argparse.Namespace, dest: str) -> str:
-    """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
-    return str(args.places.get(dest) or f"--{dest.replace('_', '-')}")
-
-
-def add_sample_seed(parser: argparse.ArgumentParser, words: str) -> None:
-    add(parser, "--sample-seed N", words, type=whole(0, SEED_MOST), default=defaults.SAMPLE_SEED)
-
-
-def add_force(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--force", "replace files of the outputs' names that the harness did not write", action="store_true")
-
-
-def outputs(args: argparse.Namespace) -> Outputs:
-    """Return what the outputs of a command may replace."""
-    folder = user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
-    return Outputs(args.force, folder / "outputs" if folder else None)
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--json", "print JSON instead of a table", action="store_true")
-
-
-def add_session(parser: argparse.ArgumentParser) -> None:
-    """Add the options of commands that play: endpoint, tuning, display."""
-    _add_endpoint(
-        parser.add_argument_group("endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)")
-    )
-    _add_tuning(parser.add_argument_group("tuning (free to change on resume)"))
-    parser.set_defaults(progress=None)  # of the Python interface, instead of the display
-    add(parser, "--no-color", "print without colours (like NO_COLOR in the environment)", action="store_true")
-    words = "go on even if almost none of the first answers can be used"
-    add(parser, "--allow-invalid", words, action="store_true")
-    words = "accept that this field of an earlier run differs; may be repeated"
-    add(parser, "--allow FIELD", words, action="append", default=[])
-
-
-def _add_endpoint(group: argparse._ArgumentGroup) -> None:
-    words = "address of the endpoint, including its /v1; may be repeated, for several servers of the same model"
-    add(group, "--api-url --api_url --base-url URL", words, type=filled, action="append")
-    add(group, "--api-key --api_key KEY", "visible in the process list: better use a file or a variable")
-    add(group, "--api-key-file FILE", "a file that holds the key", type=Path)
-    add(group, "--provider NAME", "a provider in the providers file", type=filled)
-    words = "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)"
-    add(group, "--providers FILE", words, type=Path)
-    words = "additional header for every request; may be repeated"
-    add(group, "--extra-header NAME:VALUE", words, type=header, action="append", default=[])
-    add(group, "--ca-file FILE", "certificates to trust in addition to the system's", type=ca_file)
-
-
-def _add_tuning(group: argparse._ArgumentGroup) -> None:
-    """Add an option for each field of `Tuning`, under the field's name."""
-    words = f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})"
-    add(group, "--concurrency N", words, type=concurrency_value)
-    words = f"where auto starts (default: what it learned, or {defaults.AUTO_START})"
-    add(group, "--auto-start N", words, dest="start", type=requests)
-    add(group, "--auto-floor N", f"lower limit of auto (default: {defaults.AUTO_FLOOR})", dest="floor", type=requests)
-    words = f"upper limit of auto (default: {defaults.AUTO_CEILING})"
-    add(group, "--auto-ceiling N", words, dest="ceiling", type=requests)
-    add(group, "--rpm N", "maximum requests per minute", type=positive_float)
-    add(group, "--tpm N", "maximum tokens per minute, prompts and completions", type=positive_float)
-    add(group, "--timeout S", f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})", type=seconds)
-    words = f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})"
-    add(group, "--stall-timeout S", words, dest="stall", type=seconds)
-    add(
-        group,
-        "--stream",
-        "whether replies are streamed (default: auto, only if an endpoint requires it)",
-        choices=STREAMS,
-    )
-    words = f"retries of a request after the first try (default: {defaults.MAX_RETRIES})"
-    add(group, "--max-retries N", words, type=retries)
-    words = f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})"
-    add(group, "--max-outage S", words, type=seconds)
-    words = "seconds to wait for the first answer of an endpoint that is still loading (default: 0)"
-    add(group, "--wait S", words, type=seconds_or_none)
-    words = "what a saved reply survives: this process (default), or a power loss"
-    add(group, "--durability", words, choices=("process", "power"))
-
-
-def tuning(args: argparse.Namespace, earlier: JSON) -> defaults.Tuning:
+def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run, else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
     made: JSON = {}
     for field in fields(defaults.Tuning):
-        values = getattr(args, field.name), earlier.get(field.name), field.default
+        values = getattr(options, field.name), earlier.get(field.name), field.default
         made[field.name] = next((value for value in values if value is not None), None)
-    if args.concurrency is None and "concurrency" in earlier:
+    if options.concurrency is None and "concurrency" in earlier:
         made["concurrency"] = earlier["concurrency"]  # None, too: `auto`
     else:
-        chosen = args.concurrency or _concurrency_of_environment()
+        chosen = options.concurrency or _concurrency_of_environment()
         made["concurrency"] = None if chosen == AUTO else chosen
     if made["floor"] > made["ceiling"]:
-        floor, ceiling = source(args, "floor"), source(args, "ceiling")
+        floor, ceiling = options.source("floor"), options.source("ceiling")
         raise BadInput(f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})")
     return defaults.Tuning(**made)
 
 
-def _concurrency_of_environment() -> Any:
+def _concurrency_of_environment() -> int | str:
     value = os.environ.get("BENCH_MAX_WORKERS")
     try:
-        return concurrency_value(value) if value else defaults.CONCURRENCY
-    except argparse.ArgumentTypeError as error:
+        return concurrency(value) if value else defaults.CONCURRENCY
+    except ValueError as error:
         raise BadInput(f"BENCH_MAX_WORKERS: {error}") from None
-
-
-def concurrency_value(text: str) -> Any:
-    """Parse a number of requests, or `auto`."""
-    try:
-        return AUTO if text == AUTO else requests(text)
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error} (or {AUTO})") from None
-
-
-def whole(least: int, most: int) -> Callable[[str], int]:
-    """Return the type of options that take a whole number within bounds, both included."""
-
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, got {in_brief(text)}")
-        return number
-
-    return parse
-
-
-def finite(fits: Callable[[float], bool], expected: str) -> Callable[[str], float]:
-    """Return the type of options that take a finite number."""
-
-    def parse(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and fits(number)):
-            raise argparse.ArgumentTypeError(f"expected {expected}, got {in_brief(text)}")
-        return number
-
-    return parse
-
-
-requests = whole(1, CONCURRENCY_MOST)
-retries = whole(0, RETRIES_MOST)
-repeats = whole(1, REPEATS_MOST)
-positive_int = whole(1, BITS_64 - 1)
-signed_int = whole(-BITS_64, BITS_64 - 1)
-positive_float = finite(lambda number: number > 0, "a number above 0")
-not_negative = finite(lambda number: number >= 0, "a number from 0")
-seconds = finite(lambda number: 0 < number <= SECONDS_MOST, "seconds above 0 and at most a year")
-seconds_or_none = finite(lambda number: 0 <= number <= SECONDS_MOST, "seconds from 0 to a year")
-power = finite(lambda number: 0.5 <= number < 1, "a number from 0.5 and below 1")
-difference = finite(lambda number: number >= 1e-6, "a number from 0.000001")
-share = finite(lambda number: 0 < number <= 1, "a number above 0 and at most 1")
-
-
-def filled(text: str) -> str:
-    """Refuse an empty word, which would otherwise count as missing and so select everything."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("expected a name, got nothing (a variable that is not set?)")
-    return text
-
-
-def folder(text: str) -> Path:
-    """Parse a folder that exists or can be created."""
-    if not text:
-        raise argparse.ArgumentTypeError("expected a folder, got nothing (a variable that is not set?)")
-    try:
-        os.stat(os.path.join(text, "."))
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot use {in_brief(text)}: {error.strerror}") from None
-    return Path(text)
-
-
-def file_of(*endings: str) -> Callable[[str], Path]:
-    """Return the type of a file to write, with the endings that its name may have: none of a record, a task or a log,
-    so that a typing error overwrites only what can be made again."""
-
-    def path(text: str) -> Path:
-        made = Path(filled(text))
-        if made.suffix.lower() not in endings or "\0" in text:
-            raise argparse.ArgumentTypeError(
-                f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}"
-            )
-        return made
-
-    return path
-
-
-def folder_name(text: str) -> str:
-    """Parse a run's name."""
-    return _accepted(run_name, filled(text), "")
-
-
-def header(text: str) -> tuple[str, str]:
-    """Parse a header in HTTP's form."""
-    name, colon, value = (part.strip() for part in text.partition(":"))
-    if not colon:  # the text may be the value alone, so it is not shown
-        raise argparse.ArgumentTypeError("expected NAME:VALUE")
-    return _accepted(checked_header, name, value)
-
-
-def _accepted(check: Callable[[str, str], T], *words: str) -> T:
-    """Return what a check returns, its `BadInput` as an error of the option."""
-    try:
-        return check(*words)
-    except BadInput as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def ca_file(text: str) -> str:
-    """Return the absolute path of a file."""
-    path = Path(filled(text)).absolute()
-    if not path.is_file():
-        raise argparse.ArgumentTypeError(f"no such file: {in_brief(text)}")
-    return str(path)
 
 
 def run_name(name: str | None, model: str) -> str:

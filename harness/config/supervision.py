@@ -9,7 +9,6 @@ elsewhere nothing is supervised.
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import ctypes
 import glob
@@ -33,7 +32,7 @@ DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 
-def threat(words: Sequence[str], args: argparse.Namespace) -> Threat | None:
+def threat(words: Sequence[str], args: Any) -> Threat | None:
     """Return what may end the process of a command, None for nothing but the system."""
     if names := agents(words, args):
         return Threat(f"the process that played {names} ended", "code that the agent file runs has ended it")
@@ -41,7 +40,7 @@ def threat(words: Sequence[str], args: argparse.Namespace) -> Threat | None:
     return on[0].threat if on else None
 
 
-def agents(words: Sequence[str], args: argparse.Namespace) -> str:
+def agents(words: Sequence[str], args: Any) -> str:
     """Return the names of the agent files that a command may play, empty for none."""
     if words[0] == "run":
         return next((Path(value).name for name, value in secrets.values(words) if name == "--agent"), "")

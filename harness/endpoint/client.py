@@ -1,7 +1,8 @@
-"""One endpoint over HTTP: with `pool`, the only file that uses aiohttp's client; the one place that maps its errors.
+"""One endpoint over HTTP: the one place that maps the transport's errors.
 
-Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
-a key goes only to the address it was given for.
+Without a proxy, requests go over `wire`. With one, and where a call is no request of a run, they go over a session of
+aiohttp, each over a connection of its own. Requests are bytes. Replies are read whole before they are judged, streamed
+or not. Redirects are not followed, so that a key goes only to the address it was given for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import socket
 import ssl
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,10 +31,10 @@ from harness.endpoint.address import Address, Scrubber, check, public_url, secre
 from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.error_phrases import one_line
-from harness.endpoint.pool import Response, Reusing, exchange, head, hung_up
 from harness.endpoint.requested_wait import exhausted
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
+from harness.endpoint.wire import NotConnected, Wire, Wires, head
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON, Completion
 
@@ -55,9 +57,12 @@ ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replie
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
 
+Response = Wire | aiohttp.ClientResponse
+"""A reply after its head."""
+
 
 class Client:
-    """aiohttp's connections to one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
+    """Connections to one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
 
     `timeout` bounds a request; if its reply streams, the time until the first byte. From then on only `stall` counts,
     the time without a single byte, since a long thought that streams is not dead; `LONGEST_STREAM` bounds the whole.
@@ -65,7 +70,8 @@ class Client:
     the seconds until a used-up quota resets.
     """
 
-    _connector: Reusing
+    _wires: Wires
+    _session: aiohttp.ClientSession | None = None
 
     def __init__(
         self,
@@ -100,14 +106,16 @@ class Client:
         self._clock = clock
         self._deadlines = Deadlines(timeout, clock, stall)
         self._patience = min(CONNECT_SECONDS, timeout)
-        # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
-        self._to_connect = aiohttp.ClientTimeout(total=None, connect=self._patience)
         self._on_exhausted = on_exhausted
         self._connections = connections
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        self._connector = self._shares_with._connector if self._shares_with else self._way.connector()
+        if self._shares_with:
+            self._wires, self._session = self._shares_with._wires, self._shares_with._session
+        else:
+            self._wires = Wires(self._way.trust, self._connections, LARGEST_REPLY)
+            self._session = self._sessions() if self._way.via else None
         self._sweeper = asyncio.create_task(self._sweep())
         return self
 
@@ -116,31 +124,36 @@ class Client:
     ) -> None:
         self._sweeper.cancel()
         if self._shares_with is None:
-            await self._connector.close()
+            self._wires.close()
+            if self._session is not None:
+                await self._session.close()
+
+    def _sessions(self, read: float | None = None) -> aiohttp.ClientSession:
+        """Return a session, which is to be closed; `read` are seconds between two pieces of a reply."""
+        return aiohttp.ClientSession(
+            connector=self._way.connector(),
+            # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
+            timeout=aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=read),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
 
     @cached_property
-    def _request(self) -> aiohttp.ClientRequest:
-        """Return what all requests have in common: all but the body. Raise `aiohttp.InvalidURL`."""
-        if self._shares_with:
-            return self._shares_with._request  # whose connections have given it a proxy's credentials
+    def _target(self) -> tuple[URL, dict[str, str], bytes]:
+        """Return the address and the headers of every request, and its head. Raise `aiohttp.InvalidURL`."""
         try:
-            proxy, loop = URL(self._proxy) if self._proxy else None, asyncio.get_running_loop()
-            made = aiohttp.ClientRequest("POST", URL(self._url), headers=self._headers, proxy=proxy, loop=loop)
-            head(made)  # refused before there is a connection
-            return made
+            url, headers = URL(self._url), self._headers
+            if url.user is not None:
+                basic = b64encode(f"{url.user}:{url.password or ''}".encode("latin-1")).decode()
+                url, headers = url.with_user(None), {**headers, "Authorization": f"Basic {basic}"}
+            return url, headers, head(url, headers)
         except ValueError as error:
             raise aiohttp.InvalidURL(self._url) from error
-
-    @cached_property
-    def _head(self) -> bytes:
-        """Return the head of every request; with a proxy's credentials only once a connection was made."""
-        return head(self._request)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self._deadlines.interval)
             self._deadlines.sweep()
-            self._connector.sweep()
+            self._wires.sweep()
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class of the reply.
@@ -151,13 +164,16 @@ class Client:
         begun = self._deadlines.began(task)
         streamed, first_token = None, None
         try:
-            with await self._posted(body, task, begun) as response:
+            response = await self._posted(body, task, begun)
+            try:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
                     content = await _whole(response.content)
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_REPLY)
+            finally:
+                self._release(response)
             headers = response.headers
             if wait := exhausted(headers, datetime.now(UTC)):
                 self._on_exhausted(wait)
@@ -214,10 +230,9 @@ class Client:
         headers = {name: value for name, value in self._headers.items() if name != "Content-Type"}
         if isinstance(data, bytes):
             headers["Content-Type"] = "application/json"
-        patience = aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=self._timeout)
         try:
             async with (
-                aiohttp.ClientSession(connector=self._connector, connector_owner=False, timeout=patience) as session,
+                self._sessions(self._timeout) as session,
                 session.request(
                     "GET" if data is None else "POST",
                     URL(whole.geturl()),
@@ -254,22 +269,39 @@ class Client:
 
         Only then: what a server has received belongs to the tries that are counted, paced and limited.
         """
-        connector, request = self._connector, self._request
-        if connection := connector.idle():
-            try:
-                return await exchange(connector, connection, request, self._head, body)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                crossed = self._clock() - begun <= CROSSING_SECONDS
-                if not (crossed and hung_up(error)):
-                    raise
-                error.__traceback__ = None  # as above
-        connection = await self._connected(task)  # a new one, which no server finds idle
-        return await exchange(connector, connection, request, self._head, body)
+        url, headers, start = self._target
+        if self._session is not None:
+            return await self._session.post(url, data=body, headers=headers, proxy=self._proxy, allow_redirects=False)
+        await self._wires.places.acquire()
+        try:
+            if wire := self._wires.idle():
+                try:
+                    await wire.exchange(start, body)
+                    return wire
+                except aiohttp.ServerDisconnectedError as error:
+                    crossed = self._clock() - begun <= CROSSING_SECONDS
+                    if not (crossed and wire.hung_up):
+                        raise
+                    error.__traceback__ = None  # as above
+            wire = await self._connected(url, task)  # a new one, which no server finds idle
+            await wire.exchange(start, body)
+            return wire
+        except BaseException:
+            self._wires.places.release()
+            raise
 
-    async def _connected(self, task: asyncio.Task[object]) -> Any:
+    def _release(self, response: Response) -> None:
+        """Let a connection serve again, or close it for unread bytes."""
+        if isinstance(response, Wire):
+            self._wires.keep(response)
+        else:
+            response.release()
+
+    async def _connected(self, url: URL, task: asyncio.Task[object]) -> Wire:
         """Return a new connection. Raise `aiohttp.ConnectionTimeoutError`, also at the request's own deadline."""
         try:
-            return await self._connector.connect(self._request, [], self._to_connect)
+            async with asyncio.timeout(self._patience):
+                return await self._wires.connect(url)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError from error
         except asyncio.CancelledError as error:
@@ -339,14 +371,14 @@ class Client:
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
                 return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
             case aiohttp.ClientConnectorDNSError() | socket.gaierror():
-                host = getattr(error, "host", "its host")
+                host = getattr(error, "host", self._base.hostname)
                 return TransportFault("unknown_host", f"{self._public}: no address for {host}", unreachable=True)
             case ssl.SSLError():
                 detail = (
                     f"{self._public}: no TLS connection: {_reason(error)}; an address without TLS begins with http://"
                 )
                 return TransportFault("connect", detail, unreachable=True)
-            case aiohttp.ClientConnectorError():
+            case aiohttp.ClientConnectorError() | NotConnected():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
             case _:
                 return self._broken(error)
@@ -407,7 +439,7 @@ async def _linger(response: Response) -> None:
         response.close()
 
 
-async def _whole(content: aiohttp.StreamReader) -> bytes:
+async def _whole(content: Wire | aiohttp.StreamReader) -> bytes:
     """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
     blocks, size, ended = [], 0, False
     while not ended:

@@ -18,8 +18,9 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
+
 from harness.endpoint.address import Address, check, public_url
-from harness.endpoint.pool import Reusing
 from harness.errors import BadInput, to_install
 
 SOCKS = {"socks": (5, True), "socks5": (5, False), "socks5h": (5, True), "socks4": (4, False), "socks4a": (4, True)}
@@ -38,14 +39,17 @@ CA_FOLDERS = "SSL_CERT_DIR"
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """`connector` makes a session's connector, within the running loop; `way` is in words.
+    """`connector` makes a session's connector, within the running loop; `way` is in words; `trust` is aiohttp's `ssl`.
+
+    A connector uses no connection twice, since a session does not see what comes unrequested on an idle one.
 
     `proxy` is for aiohttp, which speaks to HTTP proxies itself; `via` is any proxy. Connector and proxies may hold
     credentials, hence none is shown. `errors` are those of a SOCKS proxy, which are no errors of aiohttp's.
     """
 
-    connector: Callable[[], Reusing] = field(repr=False)
+    connector: Callable[[], aiohttp.BaseConnector] = field(repr=False)
     way: str
+    trust: ssl.SSLContext | bool = True
     proxy: str | None = field(default=None, repr=False)
     via: str | None = field(default=None, repr=False)
     errors: tuple[type[Exception], ...] = ()
@@ -57,14 +61,15 @@ def connection(address: Address, connections: int) -> Connection:
     Raise `BadInput` for a proxy or a file of certificates that cannot be used.
     """
     target = urlsplit(address.url)
-    options: dict[str, Any] = {"limit": connections, "ssl": _trust(address, target)}
+    trust = _trust(address, target)
+    options: dict[str, Any] = {"limit": connections, "ssl": trust, "force_close": True}
     name, proxy = _proxy(target)
     unchecked = UNCHECKED if address.insecure_tls and target.scheme == "https" else ""
     if proxy is None:
-        return Connection(partial(Reusing, **options), DIRECTLY + unchecked)
+        return Connection(partial(aiohttp.TCPConnector, **options), DIRECTLY + unchecked, trust)
     way = f"through {public_url(proxy)} ({name}){unchecked}"
     if urlsplit(proxy).scheme not in SOCKS:
-        return Connection(partial(Reusing, **options), way, proxy=proxy, via=proxy)
+        return Connection(partial(aiohttp.TCPConnector, **options), way, trust, proxy=proxy, via=proxy)
     try:
         socks: Any = import_module("aiohttp_socks")
     except ImportError:
@@ -72,7 +77,7 @@ def connection(address: Address, connections: int) -> Connection:
             f"{name} names a SOCKS proxy, for which a package is missing: {to_install('behavior-harness[socks]')}"
         ) from None
     errors = (socks.ProxyError, socks.ProxyConnectionError, socks.ProxyTimeoutError)
-    return Connection(_by_socks(socks, urlsplit(proxy), options), way, via=proxy, errors=errors)
+    return Connection(_by_socks(socks, urlsplit(proxy), options), way, trust, via=proxy, errors=errors)
 
 
 def usable(address: Address) -> None:
@@ -126,13 +131,12 @@ def _goes_directly(target: SplitResult, no_proxy: str) -> bool:
     return False
 
 
-def _by_socks(socks: Any, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], Reusing]:
+def _by_socks(socks: Any, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], aiohttp.BaseConnector]:
     version, resolves = SOCKS[proxy.scheme]
     if proxy.username is not None:
         options = options | {"username": unquote(proxy.username), "password": unquote(proxy.password or "")}
-    connector: Callable[..., Reusing] = type("ReusingProxy", (Reusing, socks.ProxyConnector), {})
     return partial(
-        connector,
+        socks.ProxyConnector,
         host=proxy.hostname,
         port=proxy.port or SOCKS_PORT,
         proxy_type=socks.ProxyType.SOCKS5 if version == 5 else socks.ProxyType.SOCKS4,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
@@ -53,7 +52,7 @@ class Extension:
     resume_words: Sequence[str] = ()
     """Options with which `resume` goes on in the same way."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         pass
 
     def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:

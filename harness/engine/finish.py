@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -16,7 +18,7 @@ from harness.benchmarks.scorer import Scorer, Totals
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
-from harness.engine.run import Run, counted_cost
+from harness.engine.run import Run, counted_cost, drawn
 from harness.errors import in_brief
 from harness.feature import features, pending
 from harness.model import JSON, Record, RunFacts
@@ -24,19 +26,19 @@ from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Sele
 from harness.store.tasks import TaskIndex
 
 SELECTED = tuple(Selection.__annotations__)
-WITH_TASK = 2_000
-"""Tasks that a report reads again, so that its time does not grow with them."""
 
 
 class ReportScores:
     """Score the records of a run, shard by shard, for its report.
 
-    Tasks are read only if the benchmark needs them, of at most `WITH_TASK` users: a fair draw from the tasks file.
+    Tasks are read only if the benchmark needs them, of the users that are `drawn`, without `facts` (by key).
     """
 
-    def __init__(self, benchmark: Benchmark, subset: str, index: TaskIndex) -> None:
-        self._scorer, self._index = Scorer(benchmark, subset), index
-        self._drawn = index.select(1.0, 0, WITH_TASK if benchmark.scoring.needs_tasks else 0)
+    def __init__(
+        self, benchmark: Benchmark, subset: str, index: TaskIndex, facts: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        self._scorer, self._index, self._facts = Scorer(benchmark, subset), index, facts
+        self._drawn = drawn(benchmark, index)
         self._shard: list[Record] = []
         self._merged: Totals | None = None
 
@@ -55,9 +57,12 @@ class ReportScores:
         benchmark, position = self._scorer.benchmark, self._index.find(record.key)
         if position is None or not self._drawn[position]:
             return record
-        task = tasks.parse(benchmark, self._index.read(position), self._index.where(position), self._scorer.subset)
+        if (known := self._facts.get(record.key)) is None:
+            task = tasks.parse(benchmark, self._index.read(position), self._index.where(position), self._scorer.subset)
+            with guarded(benchmark, f"user {record.key}, facts"):
+                known = task if (made := benchmark.scoring.facts(task)) is None else made
         with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
-            return Record(record.key, benchmark.scoring.with_task(record.data, task))
+            return Record(record.key, benchmark.scoring.with_task(record.data, known))
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
@@ -81,7 +86,7 @@ def finish(
     `check` is called before each record; what it raises leaves the files as they were.
     """
     manifest, store = run.manifest, run.store
-    scores = ReportScores(run.benchmark, run.subset, run.index)
+    scores = ReportScores(run.benchmark, run.subset, run.index, run.facts)
 
     def add(record: Record) -> None:
         check()

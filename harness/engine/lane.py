@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 
+from harness.benchmarks.user_code import guarded
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn, may_be_billed
 from harness.engine.answers import Answers, Judgement, judgement
@@ -419,7 +420,11 @@ async def play_here(user: User) -> Ended:
     user.key = task.key
     saved = run.store.responses_of(position)
     conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, user.judge)
-    return await play_user(run.benchmark, task, conversation, user.repeat)
+    ended = await play_user(run.benchmark, task, conversation, user.repeat)
+    if ended.record is not None and run.drawn[position]:
+        with suppress(BenchmarkError), guarded(run.benchmark, "facts"):  # else the report asks for them
+            run.facts[task.key] = run.benchmark.scoring.facts(task)
+    return ended
 
 
 def _overwritten(run: Run, ended: Ended) -> BenchmarkError | None:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -38,6 +38,14 @@ NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "header
 NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
+WITH_TASK = 2_000
+"""Users whose tasks a report needs, so that its time does not grow with them."""
+
+
+def drawn(benchmark: Benchmark, index: TaskIndex) -> NDArray[np.bool_]:
+    """Return the users whose tasks the report needs: a fair draw of the tasks file, nobody of most benchmarks."""
+    return index.select(1.0, 0, WITH_TASK if benchmark.scoring.needs_tasks else 0)
+
 
 @dataclass(eq=False)
 class Run:
@@ -50,7 +58,7 @@ class Run:
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
     too. `first` are the positions of users to play alone, None for all. `is_new`: this process has
-    made its manifest.
+    made its manifest. `facts` are those of tasks that the report needs, by key.
     """
 
     benchmark: Benchmark
@@ -67,6 +75,11 @@ class Run:
     steps_done: int = 0
     first: NDArray[np.int64] | None = None
     is_new: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def drawn(self) -> NDArray[np.bool_]:
+        return drawn(self.benchmark, self.index)
 
     @property
     def done(self) -> NDArray[np.bool_]:

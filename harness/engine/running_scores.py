@@ -88,7 +88,7 @@ class RunningScores:
 
     def _add(self, shard: list[Record]) -> None:
         benchmark = self._scorer.benchmark
-        rows, tally = made_of(lambda some: raw_rows(benchmark, some), shard)
+        rows, tally = made_of(lambda some: raw_rows(benchmark, some, live=True), shard)
         if tally is not None:
             with guarded(benchmark, "condense"):
                 fresh = benchmark.scoring.condense(tally)

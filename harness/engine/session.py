@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -31,6 +32,7 @@ from harness.errors import (
     BenchmarkError,
     ConfigurationRefused,
     EndpointStopped,
+    ExitCode,
     HarnessError,
     MachineError,
     RunStopped,
@@ -87,7 +89,7 @@ def open_sessions(
             opened.append(Session(plan, indexes, held, emit, extensions, alone=False))
         except HarnessError as error:
             emit(NotOpened(plan.name, error))
-            code = max(code, error.exit_code)
+            code = max(code, ExitCode.of(error))
     return opened, code
 
 
@@ -172,7 +174,7 @@ class Session:
                     self._leave(run)
                 except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
                     self._emit(Unscored(run.store.files.results, error))
-                    code = error.exit_code
+                    code = ExitCode.of(error)
         self.code = max(code, self._ended(ending))
 
     def undo(self) -> None:
@@ -211,7 +213,7 @@ class Session:
             run.store.drop(own_logs(run.store.files))
         self.runs = []
         self._emit(Dropped(self.plan, ending))
-        return ending.exit_code
+        return ExitCode.of(ending)
 
     def _count_time(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
         """Write the seconds of this session, and the limit that it has learned, into the manifest."""
@@ -264,7 +266,7 @@ class Session:
             )
         )
         if ending is not None:
-            return ending.exit_code
+            return ExitCode.of(ending)
         return FAILURES_EXIT if remaining else COMPLETE_EXIT
 
     @property
@@ -275,6 +277,8 @@ class Session:
 
 Schedules = list[tuple["Session", Lane, JSON]]
 """Sessions, their lanes and schedules, once all users are played."""
+RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, Schedules]]], Schedules]
+"""Awaits a play in a loop of another thread, and returns what it returns."""
 PlayAlone = Callable[[Sequence["Session"]], Schedules]
 """Plays sessions without finishing them."""
 
@@ -285,12 +289,13 @@ def play(
     say: Say,
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
+    run_async: RunAsync | None = None,
 ) -> Schedules:
     """Play all at once, with one limit for each account; return each session's lane and schedule.
 
-    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once.
+    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
+    the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
     """
-    uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
     gc.freeze()
     try:
         with Signals() as signals, ExitStack() as held:
@@ -299,9 +304,12 @@ def play(
                 opening = extension.opening(opening, held, say)
             observe = held.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
-            playing = partial(_played, sessions, made, opening, observe, finishing, signals)
+            playing = partial(_played, sessions, made, opening, observe, finishing)
+            if run_async:
+                return run_async(playing)
             signals.listen()
-            return anyio.run(playing, backend_options={"use_uvloop": uvloop})
+            uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
+            return anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:

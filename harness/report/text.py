@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
 from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.model import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
+from harness.model import JSON, Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
 from harness.printable import in_lines, on_one_line
 from harness.ui.cells import to_left, to_right
 
@@ -66,6 +68,9 @@ def wrap(text: str, width: int) -> Lines:
     A line may end at a space and on both sides of a wide character, though not before closing punctuation;
     a word that is longer than a line is cut.
     """
+    whole = " ".join(map(on_one_line, text.split()))
+    if cell_len(whole) <= width:
+        return [whole]
     lines = [""]
     for spaced, piece in _pieces(text):
         longer = f"{lines[-1]} {piece}" if spaced and lines[-1] else lines[-1] + piece
@@ -129,3 +134,18 @@ def _aligned(columns: Sequence[Column]) -> Lines:
         if not number:
             lines.append(gap.join("-" * width for width in widths))
     return lines
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Findings:
+    """What a command has found, for Python: `data` is what its `--json` prints. As text and in notebooks it is what
+    people are shown."""
+
+    data: JSON
+    blocks: tuple[Block, ...]
+
+    def __repr__(self) -> str:
+        return rendered(list(self.blocks)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from bench.__main__ import PARTS, cell, main, run, table
 from bench.cost import PEER_ENVIRONMENTS, PEER_SCRIPTS, Measured
+from bench.instructions import Counted, calls, difference, references
 from bench.limits import CHAIN, Faulty, compared, cut, stretches, summary
 from bench.machine import facts, memory_mb, peak_mb
 from bench.memory import Held, disk_needed, growth
@@ -38,6 +39,23 @@ def test_client_that_talks_before_its_figures_is_understood() -> None:
     found = Measured.parse(b'a warning\n{"requests": 200, "cpu": 0.05, "wall": 2.0, "version": "1.2"}\n')
     assert found == Measured(200, found.cpu_us, 100.0, 2.0, "1.2")
     assert found.cpu_us == pytest.approx(250.0)
+
+
+def test_counts_of_valgrind_and_strace_are_read_from_what_they_write() -> None:
+    """With separators of thousands, and whether or not a call has failed; a log without its last line is no count."""
+    log = "==12== Command: x I refs: 3\n==12== brk segment overflow\n==12== I   refs:      7,917,981,801\n"
+    table = "% time     seconds  usecs/call     calls    errors syscall\n 99.00  0.010000   5   2000   7 read\n"
+    assert references(log) == 7_917_981_801
+    assert calls(table + "100.00    0.010100           4      2525        16 total\n") == 2525
+    assert calls(table + "100.00    0.010100                  2525           total\n") == 2525
+    for read in (references, calls):
+        with pytest.raises(ValueError, match="unpack"):
+            read("killed")
+
+
+def test_cost_of_a_request_leaves_out_what_a_run_costs_once() -> None:
+    """Two runs of the same start differ by their requests alone."""
+    assert difference(Counted(100, 5_000_000 + 100 * 700), Counted(350, 5_000_000 + 350 * 700)) == 700.0
 
 
 def test_every_peer_has_a_script_and_a_pinned_environment() -> None:

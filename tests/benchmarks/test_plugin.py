@@ -16,7 +16,7 @@ from harness.errors import BadInput
 from tests.support.plugins import STARS, VISITS, Commands, changed, foreign
 from tests.support.scripted import completion, serving
 
-EVERYWHERE = ("--model", "baseline/everywhere")
+EVERYWHERE = ("--model", "baseline/everywhere", "--no-html")
 
 
 @pytest.fixture
@@ -672,7 +672,7 @@ def test_what_fails_later_names_the_benchmark_and_loses_nothing(
 ) -> None:
     before, after, words = WHILE_PLAYED[what]
     changed(file, before, after)
-    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, "--no-html", code=2)
+    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, code=2)
     assert words in harness.out + harness.err and "benchmark visits" in harness.out + harness.err
     shutil.copy(VISITS, file)
     harness("resume", "--benchmark", file, "--allow", "files.benchmark_visits.py")
@@ -683,7 +683,7 @@ def test_what_fails_later_names_the_benchmark_and_loses_nothing(
 def test_a_card_that_fails_costs_the_page_alone(harness: Commands, tasks: Path, file: Path, what: str) -> None:
     pytest.importorskip("harness.features.pages")
     changed(file, "for reply in replies:", f"{what}\n        for reply in replies:")
-    harness("run", file, *EVERYWHERE, "--tasks-dir", tasks)
+    harness("run", file, "--model", "baseline/everywhere", "--tasks-dir", tasks)
     assert "the page could not be made: benchmark visits, user 0, card: " in harness.err
     harness("report", "--name", "everywhere", code=2)
     assert "card: " in harness.err

@@ -104,9 +104,8 @@ def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_repor
     """The last snapshots, in a run and in the session that continues it with more users."""
     seen: list[Sequence[Snapshot]] = []
     for limit in (4, 7):
-        options = {"model": ["p:a", "p:b"], "platform": "weibo", "repeats": 3, "limit": limit, "demo": True}
-        where = {"providers": bench.providers[1], "results_dir": bench.results, "no_html": True}
-        run(**options, **where, progress=seen.append)
+        where = {"providers": bench.providers[1], "results_dir": bench.results}
+        run(model=["p:a", "p:b"], subset="weibo", repeats=3, limit=limit, demo=True, **where, progress=seen.append)
         for snapshot in seen[-1]:
             report = orjson.loads((bench.results / snapshot.name / "eval_report_weibo.json").read_bytes())
             [subset], [money] = snapshot.subsets, snapshot.cost

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import io
 import os
@@ -26,8 +25,8 @@ from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import _Signalled, main
 from harness.commands import notices
-from harness.commands import run as run_command
 from harness.commands.parser import COMMANDS, built, parsed
+from harness.commands.status import Options as StatusOptions
 from harness.config import options
 from harness.engine import events, session
 from harness.errors import BadInput
@@ -489,9 +488,7 @@ def test_unknown_option_is_answered_by_the_nearest_known_one(words: str, nearest
 )
 def test_arguments_at_their_bounds_are_taken(words: str) -> None:
     """Bounds are themselves allowed."""
-    parser = argparse.ArgumentParser()
-    run_command.add_arguments(parser)
-    parser.parse_args(["--model", "m", *words.split()])
+    parsed(["run", "--model", "m", *words.split()])
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "resume", "reeval"])
@@ -519,8 +516,8 @@ def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
 
 def test_no_other_command_of_runs_has_its_own_way_to_name_them() -> None:
     """`run --name` alone names a run that may not exist yet."""
-    named = {name for name in COMMANDS if any(action.dest == "runs" for action in built(name, ())[1]._actions)}
-    flags = {name for name in COMMANDS if "--name" in built(name, ())[1]._option_string_actions}
+    named = {name for name in COMMANDS if any(one.name == "runs" for one in built(name, ()).every)}
+    flags = {name for name in COMMANDS if any("--name" in one.flags for one in built(name, ()).every)}
     assert (named, flags - named) == (
         {name for name in OF_RUNS if name in COMMANDS or not os.environ.get("HARNESS_WITHOUT")},
         {"run"},
@@ -563,7 +560,7 @@ def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -
 def test_name_with_characters_of_patterns_is_found(results: Path) -> None:
     """The folder of that very name is what the pattern fits."""
     (results / "whole").rename(results / "[x]*")
-    made = argparse.Namespace(runs=["[x]*"], model=None, platform=None, results_dir=results)
+    made = StatusOptions(runs=["[x]*"], results_dir=results)
     assert [run.name for run in selection.find(made)[0]] == ["[x]*"]
 
 

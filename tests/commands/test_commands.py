@@ -45,7 +45,7 @@ def write_tasks(folder: Path, users: int, platform: str = "weibo") -> list[bytes
 
 def run(tasks: Path, results: Path, *options: str, model: str = "baseline/recency") -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
-    return main(["run", "--model", model, "--platform", "weibo", *where, *options])
+    return main(["run", "--model", model, "--platform", "weibo", "--no-html", *where, *options])
 
 
 def report(results: Path, name: str = "recency", subset: str = "weibo") -> dict[str, Any]:
@@ -257,9 +257,9 @@ def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, ta
     """`--no-html` of the first command holds for the run."""
     pytest.importorskip("harness.features.pages")
     with serving(lambda body: (503, b"{}")) as server:
-        assert (
-            run(tasks, tmp_path, "--api-url", server.url, "--limit", "3", "--max-outage", "1", *words, model="m") == 3
-        )
+        where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
+        once = ["--model", "m", "--api-url", server.url, "--limit", "3", "--max-outage", "1"]
+        assert main(["run", *once, *where, *words]) == 3
         server.script = baseline
         assert main(["resume", "m", "--results-dir", str(tmp_path)]) == 0
     assert len(list((tmp_path / "m").glob("*.html"))) == pages

@@ -209,7 +209,7 @@ def test_all_names_are_offered_as_one_candidate_each(name: str, ask: str, comman
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_in_the_help_can_be_parsed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each is shown by `--help`, and is a command line that this version takes."""
-    examples = built(name, ())[0].EXAMPLES
+    examples = built(name, ()).cls.examples
     assert main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     for line in examples:

@@ -55,7 +55,8 @@ def harness(*arguments: str | Path) -> int:
 
 
 def run(results: Path, *arguments: str | Path, users: float = 0.2) -> int:
-    return harness("run", "--demo", "--platform", "weibo", "--ratio", str(users), "--results-dir", results, *arguments)
+    where = ("--platform", "weibo", "--ratio", str(users), "--results-dir", results)
+    return harness("run", "--demo", "--no-html", *where, *arguments)
 
 
 def manifest(results: Path, name: str) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 import harness
-from harness.api import CommandFailed
 from harness.benchmarks import registry
 from harness.benchmarks.scorer import Scorer
 from harness.cli import main
@@ -22,7 +21,7 @@ from harness.engine import session
 from harness.engine.files import index_file, stamp
 from harness.engine.finish import ReportScores
 from harness.engine.running_scores import RunningScores
-from harness.errors import MachineError
+from harness.errors import MachineError, RunStopped
 from harness.model import JSON, Record
 from harness.store import log
 from harness.store.files import RunFiles
@@ -101,7 +100,7 @@ def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
     """No user is scored and no line read after it, however many there are; `report` and `resume` do that later."""
     _, results = folders
     files, after["number"] = RunFiles(results / "run", "weibo"), number
-    with pytest.raises(CommandFailed) as left:
+    with pytest.raises(RunStopped) as left:
         harness.resume(results_dir=str(results), name="run", concurrency=1)
     assert left.value.exit_code == code
     assert after["signalled"] and after["lines"] == after["scored"] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from harness.config import address
 from harness.config.address import Found
+from harness.config.options import Session
 from harness.config.providers import Provider
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
@@ -21,20 +21,11 @@ LLM = {"LLM_API_BASE": RELAY, "LLM_API_KEY": "llm-key"}
 OPENAI = {"OPENAI_API_KEY": "openai-key"}
 
 
-def options(url: str | None = None, key: str | None = None, file: Path | None = None) -> Namespace:
-    return Namespace(
-        api_url=[url] if url else None,
-        api_key=key,
-        api_key_file=file,
-        extra_header=[],
-        ca_file=None,
-        provider=None,
-        providers=None,
-        fallback=None,
-    )
+def options(url: str | None = None, key: str | None = None, file: Path | None = None) -> Session:
+    return Session(api_url=[url] if url else None, api_key=key, api_key_file=file)
 
 
-def find(args: Namespace, environment: dict[str, str]) -> tuple[str, str | None, str | None] | None:
+def find(args: Session, environment: dict[str, str]) -> tuple[str, str | None, str | None] | None:
     """Address, key and where the key came from."""
     return flat(address.find(args, environment))
 
@@ -44,7 +35,7 @@ def flat(found: Found | None) -> tuple[str, str | None, str | None] | None:
 
 
 def again(
-    args: Namespace,
+    args: Session,
     environment: dict[str, str],
     key_from: str | None = "LLM_API_KEY",
     url: str = RELAY,
@@ -87,7 +78,7 @@ def key_file(tmp_path: Path) -> Path:
     ],
 )
 def test_address_and_key_of_a_new_run(
-    args: Namespace, environment: dict[str, str], found: tuple[str, str | None, str | None] | None
+    args: Session, environment: dict[str, str], found: tuple[str, str | None, str | None] | None
 ) -> None:
     """Options before `LLM_*` before `OPENAI_*`; without a known address there is no endpoint."""
     assert find(args, environment) == found
@@ -107,7 +98,7 @@ def test_address_and_key_of_a_new_run(
         (options(), {"LLM_API_KEY": "llm-key", "OPENAI_BASE_URL": OTHER}),
     ],
 )
-def test_key_does_not_go_to_another_address(args: Namespace, environment: dict[str, str]) -> None:
+def test_key_does_not_go_to_another_address(args: Session, environment: dict[str, str]) -> None:
     """Another host, port or scheme than the key's own gets the request without a key."""
     found = find(args, environment)
     assert found is not None
@@ -228,7 +219,7 @@ def test_run_does_not_follow_its_provider_to_a_host_that_another_file_names() ->
     with pytest.raises(BadInput, match=r"ran on deepseek at https://relay\.example/v1, and .* has it at https://api\."):
         address.again(options(), was, environment, "r", DEEPSEEK, own=True)
     args = options()
-    args.provider = "deepseek"
+    args = replace(args, provider="deepseek")
     assert flat(address.again(args, was, environment, "r", DEEPSEEK, own=True)) == (
         "https://api.deepseek.example/v1",
         "k-123456",
@@ -289,7 +280,7 @@ def test_provider_of_the_command_is_where_a_resumed_run_goes() -> None:
     """Wherever its key came from before."""
     was = {"endpoint": RELAY, "key_from": "LLM_API_KEY"}
     args = options()
-    args.provider = "deepseek"
+    args = replace(args, provider="deepseek")
     found = address.again(args, was, {"DEEPSEEK_KEY": "k-123456", **LLM}, "r", DEEPSEEK, own=True)
     assert flat(found) == ("https://api.deepseek.example/v1", "k-123456", "DEEPSEEK_KEY")
 
@@ -300,7 +291,7 @@ def test_header_of_the_command_is_asked_for_again() -> None:
     with pytest.raises(BadInput, match="the header X-Team by --extra-header: give it again"):
         address.again(options(), was, LLM, "r", None, own=True)
     args = options()
-    args.extra_header = [("X-Team", "blue")]
+    args = replace(args, extra_header=[("X-Team", "blue")])
     assert address.again(args, was, LLM, "r", None, own=True).addresses[0].headers == {"X-Team": "blue"}
 
 
@@ -433,7 +424,7 @@ def test_variable_of_a_provider_may_be_called_otherwise_by_now() -> None:
 # A run that is not known as this user's own
 
 
-def foreign(args: Namespace, environment: dict[str, str], provider: Provider | None = None, **was: str | None) -> Found:
+def foreign(args: Session, environment: dict[str, str], provider: Provider | None = None, **was: str | None) -> Found:
     provenance = {"endpoint": RELAY, "key_from": None, **was}
     return address.again(args, provenance, environment, "r", provider, own=False)
 
@@ -480,11 +471,13 @@ def test_file_that_a_manifest_from_elsewhere_names_is_never_opened(tmp_path: Pat
 def test_key_or_header_for_a_run_from_elsewhere_wants_its_address(given: str, key_file: Path) -> None:
     """Else the manifest would say where it goes."""
     args = options()
-    setattr(args, given, {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given])
+    args = replace(
+        args, **{given: {"api_key": "given", "api_key_file": key_file, "extra_header": [("X-A", "1")]}[given]}
+    )
     for provider in (None, CLUSTER):
         with pytest.raises(BadInput, match=r"give the address for --.* too"):
             foreign(args, {**LLM, "CLUSTER_URLS": RELAY}, provider)
-    args.api_url = [OTHER]
+    args = replace(args, api_url=[OTHER])
     assert foreign(args, LLM).shown == OTHER
 
 
@@ -495,7 +488,7 @@ def test_certificates_of_a_run_from_elsewhere_are_those_of_the_command_and_the_p
     for provider, trusted in ((None, None), (own_file, "/own.pem")):
         assert foreign(options(), environment, provider, ca_file="/theirs.pem").addresses[0].ca_file == trusted
     args = options()
-    args.ca_file = "/given.pem"
+    args = replace(args, ca_file="/given.pem")
     assert foreign(args, environment, ca_file="/theirs.pem").addresses[0].ca_file == "/given.pem"
 
 

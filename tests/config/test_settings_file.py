@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import orjson
 import pytest
 
 from harness.cli import main
+from harness.commands.config import given as given_of
 from harness.commands.config import values
-from harness.commands.parser import parsed
+from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import address, user_files
 from harness.config.address import Found
+from harness.config.settings_file import KEY_FILE, URLS
 from harness.errors import BadInput
+from harness.option import Option
 from tests.support import ROOT
 
 URL, RELAY = "http://127.0.0.1:9/v1", "https://relay.example/v1"
@@ -38,9 +42,9 @@ def write(text: str, path: str = "harness.toml") -> Path:
 
 
 def given(words: str, *names: str) -> list[Any]:
-    """The values that a command has for these destinations."""
-    args = parsed(words.split()).args
-    return [getattr(args, name) for name in names]
+    """The values that a command has for these options."""
+    found = parsed(words.split())
+    return [given_of(one, found.args) for name in names for one in found.interface.every if one.name == name]
 
 
 def endpoint(words: str, environment: dict[str, str]) -> Found:
@@ -61,6 +65,39 @@ def test_every_kind_of_value_is_what_its_flag_takes() -> None:
     found = given("run", "concurrency", "rpm", "stream", "html", "tasks_dir", "model", "platform", "extra_body", "seed")
     thinking = {"thinking": {"type": "disabled"}}
     assert found == [64, 1.5, "on", False, Path("~/数据").expanduser(), ["a", "乙"], ["weibo"], thinking, -3]
+
+
+CANDIDATES = ("3", "0.75", "3000", "1/2", "5usd", "a.xlsx", "a.html", "a.md", "X-A:b", str(ROOT / "README.md"))
+"""Each option takes one of these, as text."""
+TEXTS = {dict: '{"x": 3}', bool: "true"}
+
+
+def taken(one: Option) -> str:
+    """Return a text that an option takes."""
+    for text in CANDIDATES:
+        with suppress(ValueError):
+            one.one(text)
+            return text
+    raise AssertionError(one.name)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_key_gives_what_its_flag_gives(command: str) -> None:
+    """In the command's table; a decision for one call and a key are no keys of the file."""
+    own = built(command, ()).own
+    if any(one.required for one in own):
+        pytest.skip("it needs arguments")
+    for one in own:
+        if not one.flags or one.once or one.secret or one.name in (URLS, KEY_FILE):
+            continue
+        text = one.choices[-1] if one.choices else TEXTS.get(one.kind) or taken(one)
+        text = "" if one.kind is bool else text
+        value = "true" if one.kind is bool else "{x = 3}" if one.kind is dict else f'"{text}"'
+        write(f"[{command}]\n{one.label} = {value}\n")
+        by_file = getattr(parsed([command]).args, one.name)
+        Path("harness.toml").unlink()
+        word = f"--{one.label}{'=' if text else ''}{text}"
+        assert by_file == getattr(parsed([command, word]).args, one.name), (one.name, text)
 
 
 def test_narrower_tables_replace_wider_ones_and_other_tables_are_left_alone() -> None:
@@ -107,7 +144,8 @@ def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
     """Tuning goes over that of the earlier process; each run keeps its own address."""
     write(f'timeout = 5\napi-url = "{URL}"\n')
-    assert given("resume", "timeout", "api_url", "fallback") == [5, None, None]
+    assert given("resume", "timeout", "api_url") == [5, None]
+    assert parsed(["resume"]).args.fallback is None
 
 
 def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path) -> None:

@@ -582,7 +582,7 @@ async def test_quota_with_something_left_is_not_told() -> None:
         (b"", "connection"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "bad_http"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n", "bad_http"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 20000 + b"\r\n\r\n", "bad_http"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n", "bad_http"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + GOOD, "truncated"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc", "truncated"),
         (http(200, GOOD, "Content-Encoding: gzip"), "truncated"),
@@ -1147,7 +1147,7 @@ async def test_full_table_of_files_behind_a_socks_proxy_is_this_machines_fault(
     def broken(*ignored: object, **more: object) -> None:
         raise socks.ProxyConnectionError("odd") from OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(Client, "_connected", broken)
+    monkeypatch.setattr(Client, "_posted", broken)
     assert type(await fault_of(Address("http://model.invalid/v1", KEY))) is MachineError
 
 
@@ -1164,7 +1164,7 @@ async def test_every_error_of_a_socks_proxy_is_caught(socks: Any, monkeypatch: p
         def broken(*ignored: object, name: str = name, **more: object) -> None:
             raise getattr(socks, name)("odd")
 
-        monkeypatch.setattr(Client, "_connected", broken)
+        monkeypatch.setattr(Client, "_posted", broken)
         fault = await fault_of(Address("http://model.invalid/v1", KEY))
         assert isinstance(fault, TransportFault)
         assert (fault.kind, fault.unreachable) == ("proxy", True)

@@ -15,7 +15,6 @@ from harness.endpoint import connect
 from harness.endpoint.address import Address, secrets
 from harness.endpoint.client import Client
 from harness.endpoint.connect import CA_VARIABLES, connection
-from harness.endpoint.pool import Reusing
 from harness.errors import BadInput
 
 PROXY = "http://proxy.example:3128"
@@ -183,7 +182,7 @@ def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     way = connection(Address("https://h.example/v1", insecure_tls=True), 7)
     connector: Any = way.connector()
-    assert connector.made == {**made, "limit": 7, "ssl": False}
+    assert connector.made == {**made, "limit": 7, "ssl": False, "force_close": True}
     assert (way.proxy, way.via) == (None, proxy)
     assert way.errors == (KeyError, IndexError, EOFError)
     assert "us@er" not in repr(way) and "p/ass" not in repr(way)
@@ -214,10 +213,7 @@ def test_socks_proxy_without_its_package_says_how_to_get_it(monkeypatch: pytest.
 
 
 def trust(address: Address) -> ssl.SSLContext | bool:
-    connector: Any = connection(address, 1).connector
-    assert connector.func is Reusing
-    found: ssl.SSLContext | bool = connector.keywords["ssl"]
-    return found
+    return connection(address, 1).trust
 
 
 def test_without_certificates_of_ones_own_the_systems_are_aiohttps_matter() -> None:

@@ -26,13 +26,11 @@ import aiohttp
 import anyio
 import orjson
 import pytest
-from aiohttp.abc import ResolveResult
-from aiohttp.resolver import ThreadedResolver
 from anyio.from_thread import start_blocking_portal
 
 from harness.benchmarks import registry
 from harness.cli import main
-from harness.endpoint import pool
+from harness.endpoint import wire
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits, Reply
 from harness.endpoint.client import Client
@@ -433,8 +431,8 @@ async def test_connection_that_was_idle_for_long_serves_no_more(swept: bool, mon
     ):
         await client.send(b"{}")
         with monkeypatch.context() as later:
-            later.setattr(pool, "KEPT_SECONDS", -1.0)
-            client._connector.sweep() if swept else await client.send(b"{}")
+            later.setattr(wire, "KEPT_SECONDS", -1.0)
+            client._wires.sweep() if swept else await client.send(b"{}")
         await client.send(b"{}")
     assert (len(server.heads), server.connections) == ((2, 2) if swept else (3, 2))
 
@@ -631,10 +629,8 @@ async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_o
     hosts, asked = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), 0
     loop = asyncio.get_running_loop()
 
-    async def resolved(resolver: object, name: str, port: int, **more: object) -> list[ResolveResult]:
-        return [
-            ResolveResult(hostname="", host=host, port=port, family=socket.AF_INET, proto=0, flags=0) for host in hosts
-        ]
+    async def resolved(name: str, port: int, **more: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port)) for host in hosts]
 
     async def knock(*args: Any) -> None:
         nonlocal asked
@@ -643,7 +639,7 @@ async def test_host_of_several_dead_addresses_is_unreachable_after_the_time_of_o
 
     connects = loop.sock_connect
     monkeypatch.setattr(loop, "sock_connect", knock)
-    monkeypatch.setattr(ThreadedResolver, "resolve", resolved)
+    monkeypatch.setattr(loop, "getaddrinfo", resolved)
     monkeypatch.setattr("harness.endpoint.client.CONNECT_SECONDS", PATIENCE)
     with taking_no_connections(*hosts) as port:
         async with Client(Address(f"http://model.example:{port}/v1", KEY), timeout=seconds, connections=1) as client:

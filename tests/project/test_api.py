@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 import harness
 from harness import list_runs, load_run, reeval, resume, run
-from harness.api import CommandFailed, LoadedRun
+from harness.api import LoadedRun
 from harness.errors import BadInput
 from harness.model import Snapshots
 from tests.support import ROOT
 
+PAGES = [import_module("harness.features.pages").Pages(html=False)] if find_spec("harness.features.pages") else []
 PUBLIC = {
     *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Scoring", "Task"),
     "__version__",
-    *("BadInput", "CommandFailed", "HarnessError"),
-    *("list_runs", "load_run", "reeval", "resume", "run"),
+    *("AnswersUnusable", "BadInput", "BenchmarkError", "EndpointStopped", "HarnessError", "InUse", "MachineError"),
+    "RunStopped",
+    *("aresume", "arun", "list_runs", "load_run", "reeval", "resume", "run"),
 }
 
 
-def small(results: Path, **options: object) -> list[LoadedRun]:
+def small(results: Path, **options: Any) -> list[LoadedRun]:
     """Run a baseline on a few synthetic users."""
-    made: dict[str, object] = {"model": "baseline/recency", "platform": "weibo", "demo": True, "limit": 3}
-    return run(results_dir=results, no_html=True, **{**made, **options})
+    made: dict[str, Any] = {"model": "baseline/recency", "subset": "weibo", "demo": True, "limit": 3}
+    return run(results_dir=results, **{**made, "features": PAGES, **options})
 
 
 def test_public_names_are_these_and_no_others() -> None:
@@ -47,7 +52,7 @@ def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
 
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     """Of the same model, from before or from another thread meanwhile: figures of two runs are never mixed."""
-    pytest.importorskip("harness.features.parts")
+    parts = pytest.importorskip("harness.features.parts")
     small(tmp_path, name="earlier")
 
     def meanwhile(snapshots: Snapshots) -> None:
@@ -58,8 +63,8 @@ def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
         return await asyncio.to_thread(small, tmp_path, progress=meanwhile)
 
     assert [made.name for made in asyncio.run(main())] == ["recency"]
-    assert [made.name for made in small(tmp_path, name="x", part="1/2")] == ["x.part1of2"]
-    assert [made.name for made in small(tmp_path, name="x", part="1/2")] == ["x.part1of2"]
+    assert [made.name for made in small(tmp_path, name="x", features=[*PAGES, parts.Parts("1/2")])] == ["x.part1of2"]
+    assert [made.name for made in small(tmp_path, name="x", features=[*PAGES, parts.Parts("1/2")])] == ["x.part1of2"]
 
 
 def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
@@ -74,7 +79,7 @@ def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
 
 def test_day_has_a_row_for_each_half_hour(tmp_path: Path) -> None:
     """48 slots, each with a place and an intention."""
-    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, no_html=True)
+    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, features=PAGES)
     steps = list(made.steps())
     assert [step["slot"] for step in steps] == [*range(48)] * 2
     assert all(1 <= step["intention"] <= 7 for step in steps)
@@ -96,12 +101,12 @@ def test_functions_work_where_a_loop_runs(tmp_path: Path) -> None:
 
     assert [made.name for made in asyncio.run(cell())] == ["frequency"]
     assert resume(results_dir=tmp_path) == []
-    assert len(reeval(results_dir=tmp_path, no_html=True)) == 2
+    assert len(reeval(results_dir=tmp_path, features=PAGES)) == 2
 
 
 def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path: Path) -> None:
     """The error names the argument with each value that it can have."""
-    small(tmp_path, platform=["weibo", "zhihu"])
+    small(tmp_path, subset=["weibo", "zhihu"])
     with pytest.raises(BadInput) as refused:
         load_run(tmp_path / "recency")
     assert 'subset="weibo"' in str(refused.value) and 'subset="zhihu"' in str(refused.value)
@@ -123,10 +128,19 @@ def test_run_shows_its_scores(tmp_path: Path) -> None:
 def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bad options and input are errors of the harness, never an exit of the interpreter."""
     with pytest.raises(BadInput):
-        small(tmp_path, platform="nowhere")
-    with pytest.raises(CommandFailed) as failed:
+        small(tmp_path, subset="nowhere")
+    with pytest.raises(TypeError):
         small(tmp_path, colour="red")
-    assert failed.value.exit_code == 2
+    for wrong in (
+        {"limit": 0},
+        {"model": ""},
+        {"features": [object()]},
+        {"settings": {"colour": "red"}},
+        {"ratio": 0.1},
+    ):
+        with pytest.raises(BadInput) as refused:
+            small(tmp_path, **wrong)
+        assert refused.value.exit_code == 2 and str(refused.value)
     with pytest.raises(BadInput):
         load_run(tmp_path / "nothing")
 

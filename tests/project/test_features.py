@@ -15,7 +15,9 @@ from types import MappingProxyType
 import orjson
 import pytest
 
-from harness.feature import SHIPPED, features
+from harness.commands.parser import CORE, LAST, shape
+from harness.feature import SHIPPED, Feature, features
+from harness.option import options_of
 from tests.support import ROOT
 from tests.support.without import COUNTS
 
@@ -25,21 +27,15 @@ RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
 KEPT = ("tests/commands/test_completion.py", "tests/config/test_settings_file.py")
 """Tests that run without one feature: of what looks at all commands and options."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
-OWN_FLAG = re.compile(r'\badd\((?:\w+, )?"(--[a-z-]+)')
-FLAG = re.compile(r'options\.add\(\w+, "(--[a-z-]+)')
-
-COMMANDS = f"""
-from harness.cli import main
-for words in {(RUN, ("resume",), ("reeval",), ("report", "--name", "recency"), ("status",))}:
-    assert main([*words]) == 0, words
-"""
 
 PACKAGE = """
 import json
 from pathlib import Path
-from harness.config import options
+from dataclasses import dataclass
+from harness.config.options import Options
 from harness.engine.extension import Extension
 from harness.feature import Command, Feature
+from harness.option import option
 
 class Counting(Extension):
     def __init__(self, args):
@@ -59,33 +55,31 @@ class Counting(Extension):
             observe(snapshots)
         return nullcontext(counted)
 
-def _options(command, parser):
-    if command == "run":
-        options.add(parser, "--counts FILE", "count requests and snapshots")
+@dataclass(frozen=True)
+class Counts:
+    counts: str | None = option(None, "count requests and snapshots", unit="FILE")
 
-def add_arguments(parser):
-    pass
-
-def execute(args):
+def execute(options):
     print("counted")
     return 0
 
 FEATURE = Feature(
-    "counts", commands={"count": Command("counting", "count nothing")}, options=_options,
+    "counts", commands={"count": Command("counting", "count nothing")}, options={Counts: ["run"]},
     is_on=lambda args: args.counts is not None, extension="counting:Counting",
 )
 """
 
 
 STAND_IN = """
-from harness.config import options
+from dataclasses import dataclass
 from harness.feature import Feature
+from harness.option import option
 
-def _options(command, parser):
-    if command in ("run", "resume", "reeval", "merge"):
-        options.add(parser, "--no-html", "write no page", dest="html", action="store_false")
+@dataclass(frozen=True)
+class NoPages:
+    html: bool = option(True, "write no page")
 
-FEATURE = Feature("no-pages", options=_options)
+FEATURE = Feature("no-pages", options={NoPages: ("run", "resume", "reeval", "merge")})
 """
 """Takes the option with which tests of other things save the time of pages, where nothing makes pages."""
 
@@ -99,12 +93,11 @@ def install(folder: Path, name: str, source: str) -> None:
     (about / "entry_points.txt").write_text(f"[harness.features]\n{name} = {name}:FEATURE\n")
 
 
-def own_flags(source: str) -> set[str]:
+def own_flags(feature: Feature) -> set[str]:
     """Return the flags that a feature adds and no command of the core has."""
-    core = [
-        path.read_text(encoding="utf-8") for room in ("commands", "config") for path in (HARNESS / room).glob("*.py")
-    ]
-    return {*FLAG.findall(source)} - {flag for text in core for flag in OWN_FLAG.findall(text)}
+    added = {flag for cls in feature.options for one in options_of(cls) for flag in one.flags}
+    core = [one for name in (*CORE, *LAST) for one in options_of(shape(name).__bases__[-1])]
+    return added - {flag for one in core for flag in one.flags}
 
 
 def called(
@@ -121,12 +114,12 @@ def test_every_folder_is_in_the_list() -> None:
 
 def test_no_other_code_names_a_feature() -> None:
     """Neither its modules nor its flags."""
-    flags = set().union(*(own_flags(path.read_text(encoding="utf-8")) for path in FEATURES.glob("*/__init__.py")))
+    flags = set[str]().union(*map(own_flags, features()))
     assert {"--reuse", "--otel", "--metrics-port"} <= flags
     for path in (ROOT / "harness").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         if FEATURES not in path.parents and path.name != "feature.py":
-            assert "harness.features" not in source, path
+            assert "harness.features" not in source or path == HARNESS / "__init__.py", path  # for type checkers
             assert not [flag for flag in flags if re.search(rf"{flag}\b(?!-)", source)], path
 
 
@@ -153,11 +146,10 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
     words = []
     for name in names:
         feature = next(one for one in features() if one.name == name)
-        source = (FEATURES / name / "__init__.py").read_text(encoding="utf-8")
         words += [
             f"harness.features.{name}",
             *feature.commands,
-            *sorted({*FLAG.findall(source)} - {"--no-html", "--force"}),
+            *sorted(own_flags(feature) - {"--no-html", "--force"}),
         ]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
@@ -169,9 +161,18 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
 
 
 def works(copy: Path, cwd: Path) -> None:
-    """Run, resume, score again, report, list."""
-    done = called(copy, "-c", COMMANDS, cwd=cwd)
+    """Run; then resume, score again, report and list, in one process."""
+    done = called(copy, "-m", "harness", *RUN, cwd=cwd)
     assert done.returncode == 0, done.stderr
+    rest = [["resume"], ["reeval"], ["report", "--name", "recency"], ["status"]]
+    code = "import harness.cli as of; from harness.feature import features\n"
+    code += f"print(of.__file__, [of.main(words) for words in {rest}], *[one.name for one in features()])"
+    done = called(copy, "-c", code, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    where, codes, *left = re.sub(", ", ",", done.stdout.splitlines()[-1]).split()
+    assert (where, codes) == (f"{copy}/harness/cli.py", "[0,0,0,0]")
+    kept = [name for name in SHIPPED if (copy / "harness/features" / name).exists()]
+    assert [name for name in left if name in SHIPPED] == kept
     assert (cwd / "results/recency/eval_report_weibo.json").exists()
 
 
@@ -190,9 +191,6 @@ def test_harness_works_without_a_feature(name: str, tmp_path: Path) -> None:
     needs it is tested without any (`test_core_needs_no_feature`), with one alone (`test_feature_needs_no_other`)."""
     copy = tmp_path / "copy"
     env = without(copy, [name])
-    where = "import harness.feature as of; print(of.__file__, [one.name for one in of.features()])"
-    found = called(copy, "-c", where, cwd=tmp_path).stdout
-    assert found.startswith(str(copy)) and repr(name) not in found
     works(copy, tmp_path)
     done = called(copy, "-m", "pytest", *QUIETLY, *KEPT, cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-2000:]

@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "defaults", "cost"}
+WORDS = {"model", "errors", "printable", "defaults", "option", "cost"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "errors": set(),
     "printable": set(),
     "defaults": {"model", "errors"},
+    "option": {"errors", "defaults"},
     "cost": {"model"},
     "scoring": WORDS,
     "benchmarks.files": {"errors"},
@@ -154,7 +155,7 @@ def test_a_module_below_the_protocol_imports_nothing_of_its_folder(tmp_path: Pat
 SLOW = {"harness.cli", "numpy", "scipy", "aiohttp", "aiohttp.web"}
 
 
-@pytest.mark.parametrize(("arguments", "loaded"), [([], set()), (["run"], {"numpy", "aiohttp"})])
+@pytest.mark.parametrize(("arguments", "loaded"), [([], set()), (["run"], {"numpy"})])
 def test_command_starts_without_the_slow_libraries_that_it_does_not_need(
     arguments: list[str], loaded: set[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -20,8 +19,10 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import providers, user_files
+from harness.config.options import Options
 from harness.config.settings_file import FILE
 from harness.errors import BadInput
+from harness.option import Option
 from tests.support import Terminal
 from tests.support.scripted import Server, baseline, serving
 
@@ -48,26 +49,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def options_of(command: str) -> Iterator[tuple[str, argparse.Action]]:
-    """The long flags of a command, without dashes, and their actions."""
-    for name, action in built(command, ())[1]._option_string_actions.items():
-        if name.startswith("--") and name not in ("--help", "--settings"):
-            yield name[2:], action
+def options_of(command: str) -> Iterator[tuple[str, Option]]:
+    """The long flags of a command, without dashes, and their options."""
+    for one in built(command, ()).every:
+        for name in one.flags:
+            if name.startswith("--") and name != "--settings":
+                yield name[2:], one
 
 
-def value_of(action: argparse.Action, url: str, target: Path) -> str:
+def value_of(one: Option, url: str, target: Path) -> str:
     """A value in TOML that a sender would like this option to have."""
-    if action.nargs == 0:
+    if one.kind is bool:
         return "true"
-    if action.choices:
-        return f'"{[*action.choices][-1]}"'
-    if action.metavar == "JSON":
+    if one.choices:
+        return f'"{one.choices[-1]}"'
+    if one.kind is dict:
         return '{x = "theirs"}'
     kinds = {"api_url": url, "ray_address": "127.0.0.1:9", "model": "deepseek:m", "name": "theirs", "track": "wandb"}
-    if action.dest in kinds:
-        return f'"{kinds[action.dest]}"'
-    is_path = action.type not in (None, str) and "FILE" in str(action.metavar)
-    return f'"{target}"' if is_path or action.dest in ("out", "into") else "3"
+    if one.name in kinds:
+        return f'"{kinds[one.name]}"'
+    return f'"{target}"' if one.kind is Path or "FILE" in one.unit or one.name in ("out", "into") else "3"
 
 
 def planted(url: str, target: Path) -> None:
@@ -76,7 +77,7 @@ def planted(url: str, target: Path) -> None:
     for command in COMMANDS:
         lines += [
             f"[{command}]",
-            *(f"{name} = {value_of(action, url, target)}" for name, action in options_of(command)),
+            *(f"{name} = {value_of(one, url, target)}" for name, one in options_of(command)),
         ]
     Path(FILE).write_text("\n".join(lines), encoding="utf-8")
     names = providers.shipped().providers
@@ -94,7 +95,7 @@ def planted(url: str, target: Path) -> None:
     Path(".env").write_text(f"LLM_API_BASE={url}\n", encoding="utf-8")
 
 
-def shown(arguments: argparse.Namespace) -> dict[str, object]:
+def shown(arguments: Options) -> dict[str, object]:
     return {name: value for name, value in vars(arguments).items() if not callable(value)}
 
 
@@ -117,7 +118,7 @@ def test_every_key_of_a_found_file_leaves_the_options_alone(command: str, capsys
         assert is_refused(command)
         return
     without = shown(parsed([command]).args)
-    texts = [f"{name} = {value_of(action, 'http://127.0.0.1:9', Path('x'))}" for name, action in options_of(command)]
+    texts = [f"{name} = {value_of(one, 'http://127.0.0.1:9', Path('x'))}" for name, one in options_of(command)]
     for text in [*texts, *(f"[{command}]\n{one}" for one in texts), "not TOML", "\0"]:
         Path(FILE).write_text(text, encoding="utf-8")
         assert shown(parsed([command]).args) == without, text

@@ -45,11 +45,12 @@ def test_quantile_is_students_at_any_degrees_of_freedom(freedom: float) -> None:
 
 
 def test_interval_of_a_report_loads_no_scipy() -> None:
-    """The 95 % interval, which every report has, costs no import."""
+    """The 95 % interval and the smallest difference that it shows, which every report has, cost no import."""
     code = """
 import sys
 from harness.scoring.intervals import Moments, interval
-assert interval(0.5, [Moments(60, 60, 0.1, 0.0, 3.0)])
+from harness.scoring.planning import detectable
+assert detectable(interval(0.5, [Moments(60, 60, 0.1, 0.0, 3.0)]), 60)
 sys.exit("scipy" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from harness.scoring.bootstrap import Array
-from harness.scoring.planning import needed
+from harness.scoring.planning import POWER, detectable, needed
 
 
 def exactly(spread: float, users: int) -> Array:
@@ -75,3 +75,10 @@ def test_the_interval_of_the_number_holds_the_true_one(shape: str) -> None:
     found = [needed([draw(100)], 0.01) for _ in range(300)]
     inside = sum(one is not None and one.low <= truth <= one.high for one in found)
     assert 0.91 <= inside / 300 <= 0.99
+
+
+def test_the_smallest_difference_is_that_of_the_normal_approximation() -> None:
+    """The error of two runs, by Student's quantile of one interval, times both quantiles of the normal distribution."""
+    error = 0.2 / 2 / stats.t.ppf(0.975, 41)
+    reach = stats.norm.ppf(POWER) - stats.norm.ppf(0.025)
+    assert detectable((0.3, 0.5), 42) == pytest.approx(math.sqrt(2) * error * reach, rel=1e-12)

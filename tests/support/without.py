@@ -25,7 +25,7 @@ COUNTS = "left_out.txt"
 ABOUT = re.compile(rf"""["'`/ =\[](?:{FIRST})(?![\w-])""") if WORDS else None
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if ABOUT is None:
         return

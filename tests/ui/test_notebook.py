@@ -15,7 +15,7 @@ from tests.ui.test_dashboard import FULL, snapshot
 
 CELL = """
 from harness import run
-[made] = run(model="baseline/recency", platform="weibo", demo=True, limit=3, no_html=True)
+[made] = run(model="baseline/recency", subset="weibo", demo=True, limit=3)
 made
 """
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from harness.benchmarks.dailymobility.summary import (
 )
 from harness.benchmarks.files import content
 from harness.model import JSON, Block, Paragraph, Verbatim
+from harness.option import folder, option
 from harness.printable import short_hash
 
 RESIDENTS = "profiles.json"
@@ -36,18 +37,15 @@ SYNTHETIC = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser, folder: Callable[[str], Path]) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="JSON with the four lists, or asbench's result pickle")
-    parser.add_argument(
-        "--data",
-        type=folder,
-        required=True,
-        metavar="DIR",
-        help="data folder of DailyMobility, or the folder groundtruth in it",
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options:
+    file: Path = option(words="JSON with the four lists, or asbench's result pickle", position="FILE", everyday=True)
+    data: Path = option(
+        words="data folder of DailyMobility, or the folder groundtruth in it", unit="DIR", read=folder, everyday=True
     )
 
 
-def execute(args: argparse.Namespace) -> tuple[JSON, Sequence[Block]]:
+def execute(args: Options) -> tuple[JSON, Sequence[Block]]:
     """Return what `--json` prints, whose `warnings` are always shown, and what people are shown besides."""
     truth = groundtruth.load(args.data)
     notes = [SYNTHETIC] if _is_synthetic(args.data) else []

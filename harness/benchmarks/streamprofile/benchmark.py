@@ -199,9 +199,8 @@ class StreamProfile(Benchmark):
     async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> StepAnswer:
         messages = self._prompt.messages(given.subset, given, step, persona)
         try:
-            reading = await chat.read(
-                messages, lambda completion: read(completion, step.pool), schema=schema(step.pool, step.asked)
-            )
+            wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
+            reading = await chat.read(messages, lambda completion: read(completion, step.pool), schema=wanted)
         except InvalidReply as error:
             return StepAnswer((), persona, "", error.kind, ())
         new = reading.persona if reading.persona.strip() else persona

@@ -143,6 +143,12 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
     return rows, tally
 
 
+def rows(records: Sequence[JSON]) -> Array:
+    """Return the values that `tallied` returns."""
+    steps = [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
+    return _StepTable.of(steps).rows(len(records))
+
+
 def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
     """Count over every step, scored or not."""
     steps = [step for data in records for step in data["steps"]]

@@ -14,9 +14,9 @@ import numpy as np
 from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
-from harness.benchmarks.streamprofile.chance import DRAWS, urn
+from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
-from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally, tallied
+from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally, rows, tallied
 from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array
@@ -45,9 +45,14 @@ class StepScoring(Means):
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
         return tallied(records)
 
-    def with_task(self, record: JSON, task: Task) -> JSON:
+    def rows(self, records: Sequence[JSON]) -> Array:
+        return rows(records)
+
+    def facts(self, task: Task) -> Mapping[int, Urn]:
         given = zip(task.given.steps, task.truth, strict=True)
-        urns = {step.step_id: urn(task.key, truth, step) for step, truth in given}
+        return {step.step_id: urn(task.key, truth, step) for step, truth in given}
+
+    def with_task(self, record: JSON, urns: Mapping[int, Urn]) -> JSON:
         return {**record, "steps": [{**step, "urn": urns.get(step["step_id"])} for step in record["steps"]]}
 
     def breaches(self, record: JSON) -> Iterator[str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from harness.config import options
 from harness.cost import Pending
 from harness.errors import BadInput
 from harness.feature import PLAYING, Column, Feature
 from harness.features.batches.journal import NAME, Wave, outstanding, submissions
 from harness.model import JSON
+from harness.option import option
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, Manifest
 from harness.ui.words import plural
@@ -21,10 +20,11 @@ GIVE_UP = f"--no-batch --allow {NAME}"
 TUNING = "batch"
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in PLAYING:
-        words = "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
-        options.add(parser, "--batch", words, action=argparse.BooleanOptionalAction)
+@dataclass(frozen=True)
+class Batch:
+    batch: bool | None = option(
+        None, "use the provider's Batch API, in waves: each within a day, for half the price at most providers"
+    )
 
 
 def by_batches(manifest: Manifest) -> bool:
@@ -57,7 +57,7 @@ def _words(wave: JSON) -> str:
 
 FEATURE = Feature(
     "batches",
-    options=_options,
+    options={Batch: PLAYING},
     is_on=lambda args: bool(args.batch),
     extension="harness.features.batches.batches:Batches",
     again=by_batches,

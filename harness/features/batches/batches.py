@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import cast
+from typing import Any, cast
 
 from harness.config.plan import Plan
 from harness.cost import Rate
@@ -30,7 +29,7 @@ from harness.ui.words import plural
 
 
 class Batches(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._wanted: bool | None = args.batch
         self._local = getattr(args, "engine", "local") == "local"
         self._estimating = bool(getattr(args, "estimate", False))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from harness.config import options
 from harness.cost import plain, rounded
 from harness.errors import HarnessError, in_brief
 from harness.feature import PLAYING, Feature
+from harness.option import option
 from harness.store.manifest import Manifest
 
 TUNING = "budget"
@@ -58,7 +58,7 @@ def _budget(text: str) -> str:
     try:
         return str(Cap.parse(text))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, got {in_brief(text)}") from None
+        raise ValueError(f"{error}, got {in_brief(text)}") from None
 
 
 def _is_budget(value: Any) -> bool:
@@ -68,13 +68,16 @@ def _is_budget(value: Any) -> bool:
         return False
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in PLAYING:
-        words = (
-            "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of "
-        )
-        words += "other commands too"
-        options.add(parser, "--budget AMOUNT", words, type=_budget)
+@dataclass(frozen=True)
+class Budget:
+    budget: str | None = option(
+        None,
+        "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of other "
+        "commands too",
+        unit="AMOUNT",
+        read=_budget,
+        everyday=True,
+    )
 
 
 def words_in(manifest: Manifest) -> Any:
@@ -84,9 +87,10 @@ def words_in(manifest: Manifest) -> Any:
 
 FEATURE = Feature(
     "budget",
-    options=_options,
+    options={Budget: PLAYING},
     is_on=lambda args: args.budget is not None or getattr(args, "queue", None) is not None,
     extension="harness.features.budget.budgets:Budgets",
     again=lambda manifest: words_in(manifest) is not None,
+    functions={"BudgetReached": "harness.features.budget:BudgetReached"},
     queued={TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import time
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from harness.store.manifest import Manifest, load, part_of
 class Budgets(Extension):
     """Plans with the same budget share it, unless it is for `each`. Ledgers are open as long as the runs."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._asked: str | None = args.budget
         self._of_queue = getattr(args, "queue", None) is not None
         self._held = ExitStack()

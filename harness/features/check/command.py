@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import warnings
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,33 +15,33 @@ from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.config import options
-from harness.defaults import TASKS_FOLDER
 from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.feature import how_to_get
 from harness.features.check import checking
 from harness.features.check.checking import Model, Result, Subject
+from harness.option import option
 from harness.ui.console import console
 
 USERS = 20
 """Of each subset; the first ones."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_benchmark(parser)
-    options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=TASKS_FOLDER)
-    words = "replies, one per line (JSON, or a JSON string for other text), which each user gets in turn"
-    options.add(parser, "--replies FILE", words, type=Path)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.TasksFolder, options.OneBenchmark):
+    replies: Path | None = option(
+        None, "replies, one per line (JSON, or a JSON string for other text), which each user gets in turn"
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("once")  # not again for each user and subset
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # the checks report it
         return _checked(args)
 
 
-def _checked(args: argparse.Namespace) -> int:
+def _checked(args: Options) -> int:
     cls, folder = registry.find(args.benchmark), args.tasks_dir
     models = models_of(cls, _replies(args.replies) if args.replies else [])
     find = cls.task_files.file_in

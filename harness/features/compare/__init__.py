@@ -10,4 +10,5 @@ FEATURE = Feature(
             "compare runs on the users that they share, with significance tests",
         )
     },
+    functions={"compare": "harness.features.compare.command:compare"},
 )

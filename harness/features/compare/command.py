@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, ClassVar
 
+from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput
-from harness.features.compare import blocks as compare
+from harness.features.compare import blocks as compared
 from harness.features.compare import pairs, planning
 from harness.features.compare.paired import RESAMPLES
+from harness.model import JSON, Block
+from harness.option import file_of, number, option, whole
 from harness.report import text, xlsx
+from harness.report.text import Findings
 from harness.scoring.planning import POWER
 from harness.store import atomic
 from harness.ui.console import console
@@ -19,47 +27,53 @@ WIDTH_MOST = 120
 FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
 
-EXAMPLES = (
-    "harness compare deepseek-chat Qwen3-8B",
-    "harness compare deepseek-chat Qwen3-8B --html comparison.html --out comparison.xlsx",
-    "harness compare Qwen3-8B --plan --difference 2",
-)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Forced, options.AsJson, options.Earlier):
+    examples: ClassVar[Sequence[str]] = (
+        "harness compare deepseek-chat Qwen3-8B",
+        "harness compare deepseek-chat Qwen3-8B --html comparison.html --out comparison.xlsx",
+        "harness compare Qwen3-8B --plan --difference 2",
+    )
+    runs: Sequence[str] = options.runs_option("names of two or more runs (--plan: one), or folders", read=None)
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all that both of a pair have)"
+    )
+    resamples: int = option(
+        RESAMPLES,
+        f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})",
+        check=whole(FEWEST, MOST),
+    )
+    plan: bool = option(False, "show only how many users a difference needs")
+    difference: float | None = option(
+        None,
+        "to show, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)",
+        unit="POINTS",
+        check=number(lambda value: value >= 1e-6, "a number from 0.000001"),
+    )
+    power: float | None = option(
+        None,
+        f"power of the planned test (default: {POWER})",
+        unit="P",
+        check=number(lambda value: 0.5 <= value < 1, "a number from 0.5 and below 1"),
+    )
+    family: int | None = option(
+        None,
+        "number of planned tests to correct for (default: the primary figures of the runs named)",
+        unit="M",
+        check=options.POSITIVE_INT,
+    )
+    out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
+    html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_runs(parser, "names of two or more runs (--plan: one), or folders", options.filled)
-    options.add_platform(parser, "one subset; may be repeated (default: all that both of a pair have)")
-    options.add_earlier(parser)
-    words = f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})"
-    options.add(parser, "--resamples N", words, type=options.whole(FEWEST, MOST), default=RESAMPLES)
-    options.add(parser, "--plan", "show only how many users a difference needs", action="store_true")
-    words = "to show, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)"
-    options.add(parser, "--difference POINTS", words, type=options.difference)
-    words = f"power of the planned test (default: {POWER})"
-    options.add(parser, "--power P", words, type=options.power)
-    words = "number of planned tests to correct for (default: the primary figures of the runs named)"
-    options.add(parser, "--family M", words, type=options.positive_int)
-    options.add_json(parser)
-    options.add(parser, "--out FILE.xlsx", "write an Excel file too", type=options.file_of(".xlsx"))
-    options.add_force(parser)
-    options.add(parser, "--html FILE.html", "write a page too", type=options.file_of(".html"))
-
-
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     if not args.plan and not args.difference is args.power is args.family is None:
         raise BadInput("--difference, --power and --family are for --plan")
-    outputs = options.outputs(args)
+    outputs = args.outputs()
     written = [path for path in (args.out, args.html) if path is not None]
     outputs.check(*written)
-    chosen = pairs.CompareOptions(
-        options.runs(args), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
-    )
-    if args.plan:
-        power = POWER if args.power is None else args.power
-        data = pairs.planned(chosen, planning.Plan(args.difference, power, args.family))
-    else:
-        data = pairs.compared(chosen, args.resamples)
-    blocks, sheets = (planning.blocks, planning.sheets) if args.plan else (compare.blocks, compare.sheets)
+    data, blocks, sheets = _compared(args)
     if args.out is not None:
         xlsx.write(args.out, sheets(data), outputs)
     if args.html is not None:
@@ -67,13 +81,50 @@ def execute(args: argparse.Namespace) -> int:
 
         title = f"{', '.join(run['name'] for run in data['runs'])}: {'users needed' if args.plan else 'compared'}"
         atomic.make_folder(args.html.parent)
-        outputs.write(args.html, html.page(title, list(blocks(data))).encode("utf-8", "replace"))
+        outputs.write(args.html, html.page(title, blocks).encode("utf-8", "replace"))
     if args.json:
         show_json(data)
     else:
         screen = console()
-        whole = text.rendered(list(blocks(data)), min(screen.width, WIDTH_MOST))
+        whole = text.rendered(blocks, min(screen.width, WIDTH_MOST))
         screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     for path in written:
         tell(f"written: {path}")
     return 0
+
+
+def _compared(args: Options) -> tuple[JSON, list[Block], Callable[[JSON], Any]]:
+    """Return the findings, what people are shown of them, and what makes a workbook of them."""
+    chosen = pairs.CompareOptions(
+        options.named_runs(args.runs), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
+    )
+    if args.plan:
+        power = POWER if args.power is None else args.power
+        data = pairs.planned(chosen, planning.Plan(args.difference, power, args.family))
+    else:
+        data = pairs.compared(chosen, args.resamples)
+    blocks, sheets = (planning.blocks, planning.sheets) if args.plan else (compared.blocks, compared.sheets)
+    return data, list(blocks(data)), sheets
+
+
+def compare(  # noqa: PLR0913
+    *runs: str | PathLike[str],
+    subset: str | Sequence[str] | None = None,
+    results_dir: str | Path | None = None,
+    tasks_dir: str | Path | None = None,
+    resamples: int | None = None,
+    plan: bool | None = None,
+    difference: float | None = None,
+    power: float | None = None,
+    family: int | None = None,
+    benchmark: str | None = None,
+    trust: bool | None = None,
+    settings_file: str | Path | None = None,
+) -> Findings:
+    """Compare runs on the users that they share, with significance tests, as `harness compare` does.
+
+    `runs` are names, folders, or loaded runs. With `plan`, which takes one run, return how many users a `difference`
+    needs. Raise `BadInput`.
+    """
+    data, blocks, _ = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
+    return Findings(data, tuple(blocks))

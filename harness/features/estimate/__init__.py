@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from harness.config import options
 from harness.feature import Feature
+from harness.option import option
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command == "run":
-        words = "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if "
-        words += "nobody agrees"
-        options.add(parser, "--estimate", words, action="store_true")
-        options.add(parser, "--yes", "with --estimate: continue without asking", action="store_true")
+@dataclass(frozen=True)
+class Estimate:
+    estimate: bool = option(
+        False,
+        "play a few users first, show what the whole run will take, and ask before continuing; exit code 5 if nobody "
+        "agrees",
+        everyday=True,
+    )
+    yes: bool = option(False, "with --estimate: continue without asking", once=True)
 
 
 FEATURE = Feature(
     "estimate",
-    options=_options,
+    options={Estimate: ("run",)},
     is_on=lambda args: bool(getattr(args, "estimate", False) or getattr(args, "yes", False)),
     extension="harness.features.estimate.first_users:FirstUsers",
-    decisions=frozenset({"yes"}),
 )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from harness.engine.extension import Extension, Say
 from harness.engine.session import PlayAlone, Session
@@ -17,7 +17,7 @@ AGREE = "; nobody can be asked here: --yes goes on without asking"
 
 
 class FirstUsers(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._yes: bool = args.yes
         if not args.estimate:
             raise BadInput("--yes is for --estimate")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
+from typing import Literal
 
-from harness.config import options
 from harness.feature import PLAYING, Command, Feature
+from harness.option import option
 
 TRACKERS = ("wandb", "mlflow")
 """Trackers of experiments that runs can be sent to; each is an extra package of the same name."""
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in PLAYING:
-        words = "send figures and files of each finished run to this tracker; its own variables say where"
-        options.add(parser, "--track", words, choices=TRACKERS)
+@dataclass(frozen=True)
+class Track:
+    track: Literal["wandb", "mlflow"] | None = option(
+        None, "send figures and files of each finished run to this tracker; its own variables say where"
+    )
 
 
 FEATURE = Feature(
@@ -25,7 +27,8 @@ FEATURE = Feature(
             "write runs for other programs: rows as CSV, JSON lines or Parquet, logs for Inspect, or to trackers",
         )
     },
-    options=_options,
+    options={Track: PLAYING},
     is_on=lambda args: args.track is not None,
     extension="harness.features.exports.track:Track",
+    functions={"export": "harness.features.exports.command:export"},
 )

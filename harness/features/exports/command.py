@@ -3,17 +3,20 @@ them to a tracker."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from harness.analysis import plays, rows, selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import loaded
+from harness.commands.parser import called
 from harness.config import options
-from harness.errors import BadInput
+from harness.errors import BadInput, ExitCode
 from harness.features.exports import TRACKERS, formats, inspect_log, trackers
 from harness.model import JSON
+from harness.option import option
 from harness.store import atomic
 from harness.ui.streams import tell
 from harness.ui.words import plural
@@ -23,27 +26,30 @@ ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", INSPECT: ".e
 FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_runs(parser, "names of runs (default: all)", options.filled)
-    words = "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and "
-    words += "mlflow send the runs there"
-    options.add(parser, "--format", words, choices=(*ENDINGS, *TRACKERS))
-    words = "what each row is: a step (default), a user or a response"
-    options.add(parser, "--rows", words, choices=rows.ROWS)
-    words = f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)"
-    options.add(parser, "--out FILE_OR_DIR", words, type=options.filled)
-    options.add_force(parser)
-    options.add_platform(parser, "one subset; may be repeated")
-    options.add_earlier(parser)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Forced, options.Earlier):
+    runs: Sequence[str] = options.runs_option("names of runs (default: all)", read=None)
+    format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = option(
+        None,
+        "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and mlflow "
+        "send the runs there",
+    )
+    model: str | None = None
+    rows: rows.Rows | None = option(None, "what each row is: a step (default), a user or a response")
+    out: str | None = option(
+        None,
+        f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)",
+        unit="FILE_OR_DIR",
+    )
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")
 
 
-def execute(args: argparse.Namespace) -> int:
-    args.model = None
+def execute(args: Options) -> int:
     found, code = selection.find(args)
     found = found if args.runs else selection.without_merged(found)
-    args.runs = [name for name in args.runs if name not in {run.name for run in found}]
-    if not code and (args.runs or not found):
-        raise selection.nothing_found(args)
+    left = replace(args, runs=[name for name in args.runs if name not in {run.name for run in found}])
+    if not code and (left.runs or not found):
+        raise selection.nothing_found(left)
     out = Path(args.out) if args.out else None
     ending = FORMATS.get(out.suffix.lower()) if out else None
     form = args.format or ending or "csv"
@@ -62,14 +68,14 @@ def execute(args: argparse.Namespace) -> int:
     return max(code, selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1])
 
 
-def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.Namespace) -> int:
+def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -> int:
     """Write the rows of all runs into one file."""
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
-    options.outputs(args).check(path)
+    args.outputs().check(path)
     if form != INSPECT:
         atomic.make_folder(path.parent)
-        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), options.outputs(args))
+        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), args.outputs())
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
@@ -77,7 +83,7 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: argparse.N
     return selection.each(found, lambda run: _log(run, path, args), lambda run: run.label)[1]
 
 
-def _apart(run: SavedRun, out: Path | None, form: str, args: argparse.Namespace) -> None:
+def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
     """Write a run's own file into its folder, or into one of its name below `out`."""
     folder = out / run.name if out else run.files.folder
     if out:
@@ -87,18 +93,42 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: argparse.Namespace)
         _log(run, folder / f"export_{run.files.subset}.eval", args)
         return
     path = folder / f"export_{args.rows or rows.ROWS[0]}_{run.files.subset}{ENDINGS[form]}"
-    count = formats.write(path, form, _rows(run, args), options.outputs(args))
+    count = formats.write(path, form, _rows(run, args), args.outputs())
     tell(f"{run.label}: {plural(count, 'row')}: {path}")
 
 
-def _rows(run: SavedRun, args: argparse.Namespace) -> Iterator[JSON]:
+def _rows(run: SavedRun, args: Options) -> Iterator[JSON]:
     return rows.rows(run, args.rows or rows.ROWS[0], args.tasks_dir, args.results_dir)
 
 
-def _log(run: SavedRun, path: Path, args: argparse.Namespace) -> None:
+def _log(run: SavedRun, path: Path, args: Options) -> None:
     report = run.files.report("json")
     atomic.make_folder(path.parent)
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         of = loaded(report) if report.exists() else None
-        count = inspect_log.write(path, run, played, of, options.outputs(args))
+        count = inspect_log.write(path, run, played, of, args.outputs())
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
+
+
+def export(  # noqa: PLR0913
+    *runs: str,
+    format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = None,
+    rows: rows.Rows | None = None,
+    out: str | Path | None = None,
+    subset: str | Sequence[str] | None = None,
+    results_dir: str | Path | None = None,
+    tasks_dir: str | Path | None = None,
+    force: bool | None = None,
+    benchmark: str | None = None,
+    trust: bool | None = None,
+    settings_file: str | Path | None = None,
+) -> None:
+    """Write runs for other programs, as `harness export` does; without names, all.
+
+    `format` is CSV, or what the ending of `out` says; each of the `rows` is a step, a user or a response. Raise
+    `BadInput`, or the error of a run that cannot be written.
+    """
+    more = {"name": runs or None, "out": out and str(out)}
+    code = execute(called("export", {**locals(), **more}).args)
+    if isinstance(code, ExitCode):
+        raise code.error

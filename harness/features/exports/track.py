@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from harness.analysis.saved_runs import SavedRun
 from harness.config.plan import Plan
@@ -18,7 +18,7 @@ from harness.ui.streams import tell
 
 
 class Track(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._tracker: str = args.track
         self.resume_words = ["--track", self._tracker]
         trackers.check(self._tracker)

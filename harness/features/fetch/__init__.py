@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
 from harness.benchmark import Benchmark
-from harness.config import options
 from harness.feature import Command, Feature
+from harness.option import option
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command == "run":
-        options.add(parser, "--fetch", "first download tasks that are missing, as `fetch` does", action="store_true")
+@dataclass(frozen=True)
+class Fetch:
+    fetch: bool = option(False, "first download tasks that are missing, as `fetch` does")
 
 
 def _how_to_get(cls: type[Benchmark]) -> str:
@@ -22,7 +22,7 @@ def _how_to_get(cls: type[Benchmark]) -> str:
 FEATURE = Feature(
     "fetch",
     commands={"fetch": Command("harness.features.fetch.command", "download a benchmark's tasks")},
-    options=_options,
+    options={Fetch: ("run",)},
     is_on=lambda args: True,  # each run records where its tasks are from
     extension="harness.features.fetch.data_set:DataSet",
     how_to_get=lambda cls: _how_to_get(cls) if cls.data_set else "",

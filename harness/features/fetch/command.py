@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config import options
 from harness.errors import BadInput, to_install
+from harness.option import option
 from harness.ui.console import SharedConsole, console
 
-EXAMPLES = (
-    "harness fetch",
-    "harness fetch --revision main --tasks-dir /data/tasks",
-)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.TasksFolder, options.OneBenchmark):
+    examples: ClassVar[Sequence[str]] = (
+        "harness fetch",
+        "harness fetch --revision main --tasks-dir /data/tasks",
+    )
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+    revision: str | None = option(
+        None,
+        "branch, tag or commit (default: the commit that the tasks folder has files of, or else main)",
+        unit="REV",
+    )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_benchmark(parser)
-    options.add_platform(parser, "one subset; may be repeated (default: all)")
-    words = "branch, tag or commit (default: the commit that the tasks folder has files of, or else main)"
-    options.add(parser, "--revision REV", words, type=options.filled)
-    options.add(parser, "--tasks-dir DIR", "default: tasks", type=options.folder, default=defaults.TASKS_FOLDER)
-
-
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     fetch(cls, options.subsets(cls, args.platform), args.tasks_dir, console(), args.revision)
     return 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
@@ -16,7 +16,7 @@ from harness.ui.console import console
 
 
 class DataSet(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._fetches: bool = getattr(args, "fetch", False)  # `resume` needs the tasks of before
         self._no_color = args.no_color
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from harness.config import options
 from harness.feature import PLAYING, Feature
 from harness.model import JSON
+from harness.option import number, option
 from harness.store.manifest import Manifest
 
 TUNING, HEDGED = "hedge", "hedged"
@@ -16,11 +16,13 @@ have a notice of that kind."""
 MOST = 1000
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in PLAYING:
-        words = "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)"
-        multiple = options.finite(lambda number: number == 0 or 1 <= number <= MOST, "a number from 1 to 1000, or 0")
-        options.add(parser, "--hedge N", words, type=multiple)
+@dataclass(frozen=True)
+class Hedge:
+    hedge: float | None = option(
+        None,
+        "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)",
+        check=number(lambda value: value == 0 or 1 <= value <= MOST, "a number from 1 to 1000, or 0"),
+    )
 
 
 def multiple_of(manifest: Manifest) -> float:
@@ -37,13 +39,13 @@ def counted(manifest: Manifest) -> Mapping[str, int]:
 
 
 def _notes(manifest: Manifest) -> Iterator[str]:
-    for number in counted(manifest).values():
-        yield f"--hedge sent {number} slow requests a second time, so some of them may have been billed twice."
+    for count in counted(manifest).values():
+        yield f"--hedge sent {count} slow requests a second time, so some of them may have been billed twice."
 
 
 FEATURE = Feature(
     "hedging",
-    options=_options,
+    options={Hedge: PLAYING},
     is_on=lambda args: args.hedge is not None,
     extension="harness.features.hedging.hedging:Hedging",
     again=lambda manifest: multiple_of(manifest) > 0,

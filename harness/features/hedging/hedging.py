@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,7 +22,7 @@ LEAST_SECONDS, LOOK_SECONDS = 1.0, 1.0
 
 
 class Hedging(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._multiple: float | None = args.hedge
 
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:

@@ -17,4 +17,5 @@ FEATURE = Feature(
             "harness.features.leaderboard.overview:execute",
         ),
     ),
+    functions={"leaderboard": "harness.features.leaderboard.command:leaderboard"},
 )

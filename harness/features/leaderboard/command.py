@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Literal
 
 from rich.cells import cell_len
 from rich.table import Table as Columns
@@ -13,12 +14,14 @@ from rich.text import Text
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import imported
+from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, MachineError, in_brief
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
 from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
 from harness.features.leaderboard.uncertainty import with_uncertainty
+from harness.option import file_of, folder, option
 from harness.report import xlsx
 from harness.report.grid import Grid, Number, Standing
 from harness.store import atomic
@@ -26,57 +29,53 @@ from harness.store.files import runs
 from harness.ui.console import console
 from harness.ui.streams import show, show_json, tell
 
-FORMATS = ("table", "markdown", "latex", "csv")
 NAME_LEAST = 12
 """Columns of a terminal that a run's name gets, however narrow it is."""
 GAP = 2
 STYLES = {None: "", Standing.BEST: "bold", Standing.SECOND: "underline"}
 
-EXAMPLES = (
-    "harness stats",
-    "harness stats deepseek-chat Qwen3-8B --intervals",
-    "harness stats --format latex --published --into table.tex",
-)
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_runs(
-        parser, "runs to rank against each other (default: all; for some, Excel files need --out)", options.filled
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Forced, options.AsJson, options.ResultsFolder, options.TasksFolder):
+    examples: ClassVar[Sequence[str]] = (
+        "harness stats",
+        "harness stats deepseek-chat Qwen3-8B --intervals",
+        "harness stats --format latex --published --into table.tex",
     )
-    options.add_folders(parser)
-    options.add_json(parser)
-    words = "what is printed (default: table; csv is UTF-8, one line per figure; the others write no Excel files, "
-    words += "unless --out is given)"
-    options.add(parser, "--format", words, choices=FORMATS, default="table")
-    words = "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)"
-    options.add(parser, "--metric NAME", words, type=options.filled, action="append")
-    options.add(parser, "--published", "show the published scores next to the runs", action="store_true")
-    words = "show 95 %% intervals with the figures (CSV, JSON and Excel files always have them)"
-    options.add(parser, "--intervals", words, action="store_true")
-    words = "folder for the Excel files (default: metric_excels in the results folder)"
-    options.add(parser, "--out DIR", words, type=options.folder)
-    words = "write Markdown, LaTeX or CSV into this file instead"
-    options.add(parser, "--into FILE", words, type=options.file_of(".md", ".tex", ".csv"))
-    options.add_force(parser)
+    runs: Sequence[str] = options.runs_option(
+        "runs to rank against each other (default: all; for some, Excel files need --out)", read=None
+    )
+    format: Literal["table", "markdown", "latex", "csv"] = option(
+        "table",
+        "what is printed (default: table; csv is UTF-8, one line per figure; the others write no Excel files, unless "
+        "--out is given)",
+    )
+    metric: Sequence[str] | None = option(
+        None,
+        "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)",
+        unit="NAME",
+    )
+    published: bool = option(False, "show the published scores next to the runs")
+    intervals: bool = option(False, "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)")
+    out: Path | None = option(
+        None,
+        "folder for the Excel files (default: metric_excels in the results folder)",
+        unit="DIR",
+        read=folder,
+    )
+    into: Path | None = option(
+        None, "write Markdown, LaTeX or CSV into this file instead", read=file_of(".md", ".tex", ".csv")
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     if args.json and args.format != "table":
         raise BadInput(f"--json prints JSON: leave out --format {args.format}")
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     if args.into:
-        options.outputs(args).check(args.into)
-    paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    reports, code = selection.each(_of(paths, args), read, str)
-    left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
-    reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
-    reports = reports if args.runs else without_merged(reports)
-    covered = [report for report in reports if report.scored]
-    if not covered and not args.published:
-        raise BadInput(left.nothing_else(args.results_dir, args.runs))
-    found, unranked = with_uncertainty(tables.tables(covered, with_published=args.published), args.results_dir)
-    missing = [*unranked, *left.sentences()]
+        args.outputs().check(args.into)
+    found, reports, missing, code = _ranked(args)
     chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
     out = args.out
     if out is None and args.format == "table" and not args.runs:
@@ -88,7 +87,38 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def _of(paths: Sequence[Path], args: argparse.Namespace) -> list[Path]:
+def _ranked(args: Options) -> tuple[list[MetricTable], list[Scored], list[str], int]:
+    """Return the tables of all metrics, the reports in them, sentences on what is missing, and an exit code."""
+    paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
+    reports, code = selection.each(_of(paths, args), read, str)
+    left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
+    reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
+    reports = reports if args.runs else without_merged(reports)
+    covered = [report for report in reports if report.scored]
+    if not covered and not args.published:
+        raise BadInput(left.nothing_else(args.results_dir, args.runs))
+    found, unranked = with_uncertainty(tables.tables(covered, with_published=args.published), args.results_dir)
+    missing = [*unranked, *left.sentences()]
+    return found, reports, missing, code
+
+
+def leaderboard(
+    *runs: str,
+    metric: str | Sequence[str] | None = None,
+    published: bool | None = None,
+    results_dir: str | Path | None = None,
+    settings_file: str | Path | None = None,
+) -> dict[str, object]:
+    """Return the tables of all runs, or of those that are named, as `harness stats --json` prints them.
+
+    `metric` are metrics, by name; without, all. Raise `BadInput` where no run has a report.
+    """
+    args = called("stats", {**locals(), "name": runs or None}).args
+    found, _, _, _ = _ranked(args)
+    return formats.plain(_chosen(found, args.metric, False) if args.metric else found)
+
+
+def _of(paths: Sequence[Path], args: Options) -> list[Path]:
     """Return the reports of the runs that are named, of all without names."""
     if not args.runs:
         return list(paths)
@@ -115,11 +145,11 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None, for_progr
 
 
 def _write_all(
-    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, args: argparse.Namespace
+    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, args: Options
 ) -> MachineError | BadInput | None:
     """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
     printed. A folder that the command has named may be a symbolic link."""
-    outputs = options.outputs(args)
+    outputs = args.outputs()
     try:
         if args.out is None:
             atomic.check_folder(out)
@@ -132,7 +162,7 @@ def _write_all(
     return None
 
 
-def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
+def _print(args: Options, chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
     """Print the tables, and in sentences which runs are `missing` in them."""
     if args.json or args.format == "csv":  # which have no place for sentences
         for line in missing:
@@ -142,9 +172,7 @@ def _print(args: argparse.Namespace, chosen: Sequence[MetricTable], missing: Seq
     elif args.format == "table":
         _show(chosen, missing, out, args.intervals)
     elif args.into:
-        options.outputs(args).write(
-            args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode()
-        )
+        args.outputs().write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
         tell(f"written: {args.into}")
     else:
         show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
 from harness.benchmarks.overview import CHANCE, ends
 from harness.commands import report
-from harness.config import options
 from harness.errors import BadInput
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
@@ -45,14 +44,14 @@ class Reported:
         return f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Any) -> int:
     """Write the page over all runs, and return an exit code."""
     if args.with_posts or args.users is not None:
         raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
     found, _ = report.selected(args)
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     runs, code = selection.each(found, _reported, report.label)
-    write(runs, {files.report("json") for files in found}, args.results_dir, place, options.outputs(args))
+    write(runs, {files.report("json") for files in found}, args.results_dir, place, args.outputs())
     report.show(place)
     return code
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import logging
-from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -102,7 +101,7 @@ FAMILIES = (
 
 
 class Metrics(Extension):
-    def __init__(self, args: Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._port: int = args.metrics_port
 
     def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:

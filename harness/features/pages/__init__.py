@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
+from pathlib import Path
 
-from harness.config import options
+from harness.config.options import Forced
+from harness.errors import in_brief
 from harness.feature import Feature, Instead
+from harness.option import file_of, option, whole
 from harness.store.manifest import Manifest
 
 ALL = "all"
@@ -15,22 +18,34 @@ REPORTING = frozenset({"run", "resume", "reeval", "merge"})
 """Commands that make reports."""
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in REPORTING:
-        words = "write no page, nor does a later `resume` (`report` can make it at any time)"
-        options.add(parser, "--no-html", words, dest="html", action="store_false")
-    if command == "report":
-        words = "show users' posts too: private data, share with care"
-        options.add(parser, "--with-posts", words, action="store_true")
-        words = f"users to show one by one (default: {SAMPLE}); `all` writes a second page with every user"
-        options.add(parser, "--users N", words, type=_users)
-        words = "where to write the page (default: with the report)"
-        options.add(parser, "--out FILE.html", words, type=options.file_of(".html"))
-        options.add_force(parser)
-
-
 def _users(text: str) -> int | str:
-    return text if text == ALL else options.whole(0, 1_000_000)(text)
+    if text == ALL:
+        return ALL
+    fits, expected = whole(0, 1_000_000)
+    if not (text.isdecimal() and fits(int(text[:9]))):
+        raise ValueError(f"expected {expected}, or `{ALL}`, got {in_brief(text)}")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Pages:
+    html: bool = option(
+        True, "write no page, nor does a later `resume` (`report` can make it at any time)", everyday=True
+    )
+
+
+@dataclass(frozen=True)
+class Page(Forced):
+    with_posts: bool = option(False, "show users' posts too: private data, share with care")
+    users: int | str | None = option(
+        None,
+        f"users to show one by one (default: {SAMPLE}); `{ALL}` writes a second page with every user",
+        unit="N",
+        read=_users,
+    )
+    out: Path | None = option(
+        None, "where to write the page (default: with the report)", unit="FILE.html", read=file_of(".html")
+    )
 
 
 def is_without(manifest: Manifest) -> bool:
@@ -40,7 +55,7 @@ def is_without(manifest: Manifest) -> bool:
 
 FEATURE = Feature(
     "pages",
-    options=_options,
+    options={Pages: REPORTING, Page: ("report",)},
     is_on=lambda args: not args.html,
     extension="harness.features.pages.extension:WithoutPages",
     again=is_without,

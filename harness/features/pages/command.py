@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from harness import defaults
 from harness.analysis import selection
@@ -14,17 +14,16 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.commands.report import label, made, read, show
-from harness.config import options
 from harness.engine.files import Reported, index_file
 from harness.errors import BadInput, HarnessError
-from harness.features.pages import ALL, SAMPLE, is_without, pages
+from harness.features.pages import ALL, SAMPLE, Pages, is_without, pages
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
 
-def reported(args: argparse.Namespace, runs: Sequence[Reported], say: Callable[[str], None]) -> None:
+def reported(args: Pages, runs: Sequence[Reported], say: Callable[[str], None]) -> None:
     """Write the pages of new reports, but for runs that were begun without."""
     written = [run.files.folder for run in runs if args.html and _is_wanted(run) and _attempt(run)]
     for folder in dict.fromkeys(written):
@@ -41,21 +40,21 @@ def _attempt(run: Reported) -> bool:
     return pages.attempt(partial(pages.write_page, run, pages.PageOptions()), name)
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Any) -> int:
     """Write the pages of the runs that `report` is called for."""
     if args.out:
-        options.outputs(args).check(args.out)
+        args.outputs().check(args.out)
     found, code = made(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
     return max(code, selection.each(found, lambda files: _write(files, args), label)[1])
 
 
-def _write(files: RunFiles, args: argparse.Namespace) -> None:
+def _write(files: RunFiles, args: Any) -> None:
     report, manifest = read(files), load(files.manifest)
     if manifest is None and files.results.exists() and not (of := Imported(files)).is_current:
         raise BadInput(of.remedy)
-    outputs = options.outputs(args)
+    outputs = args.outputs()
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     chosen = pages.PageOptions(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
@@ -74,7 +73,7 @@ def _write(files: RunFiles, args: argparse.Namespace) -> None:
         show(path)
 
 
-def _opened(files: RunFiles, manifest: Manifest | None, args: argparse.Namespace) -> tuple[Benchmark, TaskIndex]:
+def _opened(files: RunFiles, manifest: Manifest | None, args: Any) -> tuple[Benchmark, TaskIndex]:
     """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
     if manifest is not None:
         run = SavedRun(files, manifest, args.trust, args.benchmark)

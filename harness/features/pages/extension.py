@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 from harness.config.plan import Plan
 from harness.engine.extension import Extension
@@ -11,7 +11,7 @@ from harness.store.manifest import Manifest
 
 
 class WithoutPages(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._chosen = not args.html
 
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
+from typing import ClassVar
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
@@ -19,27 +20,30 @@ from harness.errors import BadInput
 from harness.feature import reported
 from harness.features.parts import merge
 from harness.features.parts.merge import Part
+from harness.option import option
 from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
 from harness.ui.console import PLAIN, console
 
 PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
-EXAMPLES = (
-    "harness merge Qwen3-8B",
-    "harness merge /a/results/Qwen3-8B.part1of2 /b/results/Qwen3-8B.part2of2 --out whole",
-)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Earlier):
+    examples: ClassVar[Sequence[str]] = (
+        "harness merge Qwen3-8B",
+        "harness merge /a/results/Qwen3-8B.part1of2 /b/results/Qwen3-8B.part2of2 --out whole",
+    )
+    runs: Sequence[str] = options.runs_option(
+        "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ...", read=None, unit="PART"
+    )
+    out: str | None = option(
+        None, "name of the whole run (default: the parts' own)", unit="NAME", read=options.folder_name
+    )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "a part's name or folder, or NAME for all of NAME.part1of4, NAME.part2of4, ..."
-    options.add_runs(parser, words, options.filled, "PART")
-    options.add(parser, "--out NAME", "name of the whole run (default: the parts' own)", type=options.folder_name)
-    options.add_earlier(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    folders = [folder for word in options.runs(args) for folder in _folders(word, args.results_dir)]
+def execute(args: Options) -> int:
+    folders = [folder for word in options.named_runs(args.runs) for folder in _folders(word, args.results_dir)]
     name, screen = options.new_run_name(args.out or _name(folders), ""), console()
     subsets = sorted({files.subset for folder in folders for files in runs_in(folder)})
     with merge.locked(folders, subsets) as found, ExitStack() as held:
@@ -60,9 +64,7 @@ def execute(args: argparse.Namespace) -> int:
     return 1
 
 
-def _merged(
-    parts: Sequence[Part], folder: Path, args: argparse.Namespace, held: ExitStack
-) -> tuple[Reported, Manifest]:
+def _merged(parts: Sequence[Part], folder: Path, args: Options, held: ExitStack) -> tuple[Reported, Manifest]:
     """Merge the parts of one subset; return the source of its page, in the run's folder to be, and its manifest."""
     first = parts[0]
     saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from typing import Any
 
 from harness.config import options
 from harness.engine.extension import Extension
@@ -11,7 +11,7 @@ from harness.store.manifest import Selection
 
 
 class Part(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._part: str = args.part
         if args.reeval:
             raise BadInput("--part plays users, and --reeval scores saved answers: name the part with --name")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from harness.config import options
 from harness.feature import Feature, Instead
+from harness.option import option
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command == "run":
-        words = "show what would be sent, with some prompts, and send nothing: no key is needed"
-        options.add(parser, "--dry-run", words, action="store_true")
+@dataclass(frozen=True)
+class Preview:
+    dry_run: bool = option(
+        False, "show what would be sent, with some prompts, and send nothing: no key is needed", everyday=True
+    )
 
 
 FEATURE = Feature(
     "preview",
-    options=_options,
+    options={Preview: ("run",)},
     instead=(Instead("run", lambda args: bool(args.dry_run), "harness.features.preview.preview:execute"),),
 )

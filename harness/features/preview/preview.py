@@ -6,11 +6,10 @@ counts and sizes beyond users and steps are approximate; a benchmark without a b
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import orjson
@@ -20,6 +19,7 @@ from rich.console import Console
 from harness import defaults
 from harness.benchmarks import tasks
 from harness.commands.run import plans as plans_of
+from harness.config.options import RunOptions
 from harness.config.plan import Plan
 from harness.cost import BYTES_PER_TOKEN, Rate, rounded
 from harness.endpoint.quirks import text_of
@@ -53,15 +53,15 @@ class Preview:
     first: tuple[tuple[str, int, bytes], ...]
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: RunOptions) -> int:
     """Show what `run` would send with these options, where nothing names an endpoint, too."""
     if not (args.api_key or args.api_key_file):
-        args.api_key = "none"  # nothing is sent
+        args = replace(args, api_key="none")  # nothing is sent
     screen, switched_on = console_of(no_color=args.no_color), extensions(args)
     try:
         plans, addressed = plans_of(args, switched_on, sends=False), True
     except BadInput:
-        args.api_url = args.api_url or [defaults.OPENAI_URL]
+        args = replace(args, api_url=args.api_url or [defaults.OPENAI_URL])
         plans, addressed = plans_of(args, switched_on, sends=False), False
     return show(plans, screen, switched_on, addressed=addressed)
 

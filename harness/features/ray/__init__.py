@@ -14,32 +14,40 @@ So a worker can be lost at any moment: its users are played again elsewhere from
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
+from typing import Literal
 
-from harness.config import options
 from harness.feature import PLAYING, Feature, Threat
+from harness.option import number, option, whole
 
 LOCAL, RAY = "local", "ray"
 """Engines."""
 WORKERS_MOST = 10_000
+GROUP = "engine (free to change on resume)"
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command not in PLAYING:
-        return
-    group = parser.add_argument_group("engine (free to change on resume)")
-    words = "what plays users (default: local, this process)"
-    options.add(group, "--engine", words, choices=(LOCAL, RAY), default=LOCAL)
-    words = "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)"
-    options.add(group, "--ray-address ADDR", words, type=options.filled)
-    words = "worker processes (default: one for each free CPU)"
-    options.add(group, "--workers N", words, type=options.whole(1, WORKERS_MOST))
-    words = "milliseconds between two exchanges with a worker (default: follows the latency)"
-    number = options.finite(lambda number: 1 <= number <= 1000, "milliseconds from 1 to 1000")
-    options.add(group, "--turn MS", words, type=number)
+@dataclass(frozen=True)
+class Ray:
+    engine: Literal["local", "ray"] = option(LOCAL, "what plays users (default: local, this process)", group=GROUP)
+    ray_address: str | None = option(
+        None,
+        "a running Ray cluster, such as `auto` or HOST:6379 (default: start one on this machine)",
+        unit="ADDR",
+        group=GROUP,
+    )
+    workers: int | None = option(
+        None, "worker processes (default: one for each free CPU)", check=whole(1, WORKERS_MOST), group=GROUP
+    )
+    turn: float | None = option(
+        None,
+        "milliseconds between two exchanges with a worker (default: follows the latency)",
+        unit="MS",
+        check=number(lambda value: 1 <= value <= 1000, "milliseconds from 1 to 1000"),
+        group=GROUP,
+    )
 
 
-def of_workers(args: argparse.Namespace) -> list[str]:
+def of_workers(args: Ray) -> list[str]:
     """Return the options of workers that a command has."""
     given = {"--ray-address": args.ray_address, "--workers": args.workers, "--turn": args.turn}
     return [flag for flag, value in given.items() if value is not None]
@@ -47,7 +55,7 @@ def of_workers(args: argparse.Namespace) -> list[str]:
 
 FEATURE = Feature(
     "ray",
-    options=_options,
+    options={Ray: PLAYING},
     is_on=lambda args: args.engine != LOCAL or bool(of_workers(args)),
     extension="harness.features.ray.engine:Workers",
     threat=Threat(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
@@ -37,7 +36,7 @@ class Workers(Extension):
     each free CPU. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         """Raise `BadInput` for options of another engine."""
         if args.engine == LOCAL:
             raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")

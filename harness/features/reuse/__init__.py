@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from harness.config import options
 from harness.feature import PLAYING, Feature
+from harness.option import RUNS, option
 from harness.store.manifest import Manifest
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in PLAYING:
-        words = "use the replies that this run (name or folder) has saved for the same requests, at temperature 0"
-        options.add(parser, "--reuse RUN", words, type=options.filled)
+@dataclass(frozen=True)
+class Reuse:
+    reuse: str | None = option(
+        None,
+        "use the replies that this run (name or folder) has saved for the same requests, at temperature 0",
+        unit="RUN",
+        own=True,
+        completes=RUNS,
+    )
 
 
 def _notes(manifest: Manifest) -> Iterator[str]:
@@ -23,10 +28,8 @@ def _notes(manifest: Manifest) -> Iterator[str]:
 
 FEATURE = Feature(
     "reuse",
-    options=_options,
+    options={Reuse: PLAYING},
     is_on=lambda args: args.reuse is not None,
     extension="harness.features.reuse.reuse:Reuse",
     notes=_notes,
-    per_call=frozenset({"reuse"}),
-    runs=frozenset({"reuse"}),
 )

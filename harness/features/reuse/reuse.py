@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from harness.analysis import selection
 from harness.config.plan import Plan
@@ -22,7 +22,7 @@ from harness.store.run import RunFiles, value_text
 
 
 class Reuse(Extension):
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, args: Any) -> None:
         self._folder = selection.folder(args.reuse, args.results_dir)
         self._estimating = bool(getattr(args, "estimate", False))
         self._replies: dict[Path, SavedReplies] = {}

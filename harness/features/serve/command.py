@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
-from functools import partial
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,43 +11,59 @@ import anyio
 
 from harness.benchmarks import registry
 from harness.config.address import key_in
-from harness.config.options import add as add_option
-from harness.config.options import filled, not_negative
+from harness.config.options import Options as CoreOptions
 from harness.errors import BadInput
-from harness.features.serve.app import Options, start
+from harness.features.serve import app
+from harness.features.serve.app import start
 from harness.features.serve.faults import GROUPS, FaultPlan
 from harness.features.serve.imitate import NAMES
+from harness.option import ANY_TEXT, NOT_NEGATIVE, option
 from harness.ui.streams import show
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "also serve the baselines of this benchmark: installed, FILE.py or package.module:Name"
-    parser.add_argument("benchmark", nargs="?", type=filled, metavar="BENCHMARK", help=words)
-    add = partial(add_option, parser)
-    kinds = "; ".join([f"{group} = {', '.join(members)}" for group, members in GROUPS.items()])
-    add("--host", "address to listen on (default: %(default)s)", default="127.0.0.1")
-    add("--port", "port, 0 for any free one (default: %(default)s)", type=int, default=8000)
-    add("--latency SECONDS", "mean time to a reply (default: 0)", type=float, default=0.0)
-    add("--jitter SIGMA", "spread of the latency, lognormal (default: 0, fixed)", type=float, default=0.0)
-    add("--fault-rate R", "share of the requests that fail, 0 to 1 (default: 0)", type=float)
-    add("--faults KIND,...", f"kinds and groups of faults to draw from (default: transport); {kinds}")
-    add("--imitate PROVIDER", f"accept any model, with the reply formats and refusals of {', '.join(NAMES)}")
-    add("--api-key-file FILE", "refuse requests without the key in this file", type=Path)
-    add("--max-concurrency N", "refuse with 429 beyond N requests in flight", type=int)
-    add("--batch-seconds S", "time that a batch of the Batch API takes (default: 0)", type=not_negative, default=0.0)
-    add("--seed", "seed of faults, latencies and baselines (default: 0)", type=int, default=0)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(CoreOptions):
+    benchmark: str | None = option(
+        None,
+        "also serve the baselines of this benchmark: installed, FILE.py or package.module:Name",
+        position="BENCHMARK",
+    )
+    host: str = option("127.0.0.1", "address to listen on (default: 127.0.0.1)")
+    port: int = option(8000, "port, 0 for any free one (default: 8000)")
+    latency: float = option(0.0, "mean time to a reply (default: 0)", unit="SECONDS")
+    jitter: float = option(0.0, "spread of the latency, lognormal (default: 0, fixed)", unit="SIGMA")
+    fault_rate: float | None = option(None, "share of the requests that fail, 0 to 1 (default: 0)", unit="R")
+    faults: str | None = option(
+        None,
+        "kinds and groups of faults to draw from (default: transport); "
+        + "; ".join([f"{group} = {', '.join(members)}" for group, members in GROUPS.items()]),
+        unit="KIND,...",
+        check=ANY_TEXT,
+    )
+    imitate: str | None = option(
+        None,
+        f"accept any model, with the reply formats and refusals of {', '.join(NAMES)}",
+        unit="PROVIDER",
+        check=ANY_TEXT,
+    )
+    api_key_file: Path | None = option(None, "refuse requests without the key in this file", own=True)
+    max_concurrency: int | None = option(None, "refuse with 429 beyond N requests in flight")
+    batch_seconds: float = option(
+        0.0, "time that a batch of the Batch API takes (default: 0)", unit="S", check=NOT_NEGATIVE
+    )
+    seed: int = option(0, "seed of faults, latencies and baselines (default: 0)")
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     """Serve until SIGINT or SIGTERM. Raise `BadInput` and `MachineError`."""
     if not 0 <= args.port <= 65535:
         raise BadInput(f"--port {args.port}: expected 0 to 65535")
     backend = {"use_uvloop": find_spec("uvloop") is not None}
-    anyio.run(_serve, options(args), args.host, args.port, backend_options=backend)
+    anyio.run(_serve, served(args), args.host, args.port, backend_options=backend)
     return 0
 
 
-def options(args: argparse.Namespace) -> Options:
+def served(args: Options) -> app.Options:
     """Return the endpoint's options. Raise `BadInput`."""
     faults = None
     if args.fault_rate is not None:
@@ -57,13 +72,13 @@ def options(args: argparse.Namespace) -> Options:
     elif args.faults is not None:
         raise BadInput("--faults needs --fault-rate, the part of the requests that fail")
     key = key_in(args.api_key_file) if args.api_key_file is not None else None
-    names = ("latency", "jitter", "max_concurrency", "seed", "imitate", "batch_seconds")
-    plain = {name: getattr(args, name) for name in names}
+    members = ("latency", "jitter", "max_concurrency", "seed", "imitate", "batch_seconds")
+    plain = {name: getattr(args, name) for name in members}
     own = registry.served(registry.find(args.benchmark)) if args.benchmark else {}
-    return Options(faults=faults, key=key, baselines=own, **plain)
+    return app.Options(faults=faults, key=key, baselines=own, **plain)
 
 
-async def _serve(wanted: Options, host: str, port: int) -> None:
+async def _serve(wanted: app.Options, host: str, port: int) -> None:
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         endpoint = await start(wanted, host, port)
         show(f"listening on {endpoint.url}")

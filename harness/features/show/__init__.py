@@ -7,6 +7,4 @@ FEATURE = Feature(
     commands={
         "show": Command("harness.features.show.command", "show a user's prompts, replies and scores in the terminal")
     },
-    per_call=frozenset({"full", "limit"}),
-    runs=frozenset({"run"}),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
@@ -12,6 +13,7 @@ from harness.errors import BadInput, in_brief
 from harness.features.show import users
 from harness.features.show.users import ShowOptions
 from harness.model import Block, Quote, Verbatim
+from harness.option import RUNS, option, whole
 from harness.report.text import rendered
 from harness.ui.console import console
 from harness.ui.streams import show
@@ -22,39 +24,40 @@ LONG = 2000
 """Characters of a text that are shown unless all are wanted."""
 NARROWEST = 40
 
-EXAMPLES = (
-    "harness show gpt-4o-mini",
-    "harness show gpt-4o-mini 1234567890",
-    "harness show gpt-4o-mini 1234567890 --with-posts --full | less",
-)
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Earlier):
+    examples: ClassVar[Sequence[str]] = (
+        "harness show gpt-4o-mini",
+        "harness show gpt-4o-mini 1234567890",
+        "harness show gpt-4o-mini 1234567890 --with-posts --full | less",
+    )
+    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    model: str | None = None
+    user: str | None = option(None, "key of a user (default: list the first ones)", position="USER")
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")
+    with_posts: bool = option(
+        False, "show users' posts, and the prompts that quote them: private data, share with care"
+    )
+    full: bool = option(False, "show every request, and each text whole, however long", own=True)
+    limit: int = option(LISTED, f"users in the list (default: {LISTED})", check=whole(1, 1_000_000), own=True)
+
+    @property
+    def runs(self) -> list[str]:
+        return [self.run]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=options.folder_name, metavar="RUN", help="name of the run")
-    words = "key of a user (default: list the first ones)"
-    parser.add_argument("user", nargs="?", type=options.filled, metavar="USER", help=words)
-    options.add_platform(parser, "one subset; may be repeated")
-    words = "show users' posts, and the prompts that quote them: private data, share with care"
-    options.add(parser, "--with-posts", words, action="store_true")
-    words = "show every request, and each text whole, however long"
-    options.add(parser, "--full", words, action="store_true")
-    words = f"users in the list (default: {LISTED})"
-    options.add(parser, "--limit N", words, type=options.whole(1, 1_000_000), default=LISTED)
-    options.add_earlier(parser)
-
-
-def execute(args: argparse.Namespace) -> int:
-    named = argparse.Namespace(**{**vars(args), "runs": [args.run], "model": None})
-    found, skipped = selection.find(named)
+def execute(args: Options) -> int:
+    found, skipped = selection.find(args)
     if not found and not skipped:
-        raise selection.nothing_found(named)
+        raise selection.nothing_found(args)
     printed, code = selection.each(found, lambda run: _print(run, args), lambda run: run.label)
     if args.user and printed and not any(printed):
         raise BadInput(f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the first ones")
     return max(skipped, code)
 
 
-def _print(run: SavedRun, args: argparse.Namespace) -> bool:
+def _print(run: SavedRun, args: Options) -> bool:
     """Print a user of a run, or its first users; return whether there was anything to print."""
     chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
     blocks = users.of_user(run, chosen, args.user) if args.user else users.first(run, chosen, args.limit)

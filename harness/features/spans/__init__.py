@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from harness.config import options
 from harness.feature import PLAYING, Feature
+from harness.option import option
 
 
-def _options(command: str, parser: argparse.ArgumentParser) -> None:
-    if command in PLAYING:
-        words = "send OpenTelemetry spans of users and requests, without their texts, configured by OTEL_* variables"
-        options.add(parser, "--otel", words, action="store_true")
+@dataclass(frozen=True)
+class Spans:
+    otel: bool = option(
+        False, "send OpenTelemetry spans of users and requests, without their texts, configured by OTEL_* variables"
+    )
 
 
 FEATURE = Feature(
-    "spans", options=_options, is_on=lambda args: bool(args.otel), extension="harness.features.spans.spans:Spans"
+    "spans",
+    options={Spans: PLAYING},
+    is_on=lambda args: bool(args.otel),
+    extension="harness.features.spans.spans:Spans",
 )

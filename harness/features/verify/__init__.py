@@ -7,4 +7,5 @@ FEATURE = Feature(
     commands={
         "verify": Command("harness.features.verify.command", "check that a run's folder is complete and unchanged")
     },
+    functions={"verify": "harness.features.verify.command:verify"},
 )

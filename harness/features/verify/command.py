@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.commands.parser import called
 from harness.config import options
-from harness.errors import BadInput, InUse
+from harness.errors import BadInput, ExitCode, InUse
 from harness.features.verify import proving
 from harness.model import JSON
+from harness.option import option
 from harness.store.manifest import RUNNING
 from harness.ui import streams
 from harness.ui.console import console
@@ -19,17 +23,26 @@ SHOWN = 5
 """Most findings printed for a run; the JSON has all."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_which(parser)
-    options.add_earlier(parser)
-    options.add_json(parser)
-    words = "check only that every line is as it was written, for a folder without its tasks"
-    options.add(parser, "--without-tasks", words, action="store_true")
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.AsJson, options.Earlier, options.Which):
+    without_tasks: bool = option(
+        False, "check only that every line is as it was written, for a folder without its tasks"
+    )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Options) -> int:
     if args.without_tasks and args.tasks_dir:
         raise BadInput("--without-tasks leaves out the tasks that --tasks-dir names: give one of the two")
+    proofs, code = _proofs(args)
+    if args.json:
+        streams.show_json(proofs)
+    else:
+        _show(proofs)
+    return max(code, *(int(bool(proof["findings"])) for proof in proofs), 0)
+
+
+def _proofs(args: Options) -> tuple[list[JSON], int]:
+    """Return what is proven of the selected runs, and an exit code."""
     found, skipped = selection.find(args)
     theirs, unnamed = selection.find_imported(args)
     if not found and not theirs:
@@ -38,12 +51,30 @@ def execute(args: argparse.Namespace) -> int:
     made, failed = selection.each(found, lambda run: _prove_free(run, chosen), lambda run: run.label)
     others, unread = selection.each(theirs, proving.imported, lambda of: of.label)
     proofs = [*(proof for proof in made if proof is not None), *others]
-    if args.json:
-        streams.show_json(proofs)
-    else:
-        _show(proofs)
     unchecked = InUse.exit_code if made and not proofs else 0
-    return max(skipped, unnamed, failed, unread, unchecked, *(int(bool(proof["findings"])) for proof in proofs))
+    return proofs, max(skipped, unnamed, failed, unread, unchecked)
+
+
+def verify(  # noqa: PLR0913
+    *runs: str,
+    model: str | None = None,
+    subset: str | Sequence[str] | None = None,
+    results_dir: str | Path | None = None,
+    tasks_dir: str | Path | None = None,
+    without_tasks: bool | None = None,
+    benchmark: str | None = None,
+    trust: bool | None = None,
+    settings_file: str | Path | None = None,
+) -> list[dict[str, object]]:
+    """Check that the folders of runs are complete and unchanged, as `harness verify` does; without names, of all.
+
+    Return what `harness verify --json` prints: an object for each subset, whose `findings` are empty if it is sound.
+    Raise `BadInput`, or the error of a run that cannot be checked.
+    """
+    proofs, code = _proofs(called("verify", {**locals(), "name": runs or None}).args)
+    if isinstance(code, ExitCode):
+        raise code.error
+    return [{**proof} for proof in proofs]
 
 
 def _prove_free(run: SavedRun, chosen: proving.VerifyOptions) -> JSON | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -59,12 +58,10 @@ def made(data: Path, tmp_path: Path) -> Callable[..., DailyMobility]:
     """The benchmark with an agent of these lines, or in plan mode, as a command would make it."""
 
     def make(body: str | None = None, asking: Asking = ASKING) -> DailyMobility:
-        parser = argparse.ArgumentParser()
-        settings.add_flags(parser, DailyMobility.Settings, "dailymobility")
         agent = tmp_path / "own.py"
         agent.write_text(HEAD + (body or COMMUTES), encoding="utf-8")
-        args = parser.parse_args([] if body is None else ["--agent", str(agent)])
-        return DailyMobility(settings.given(DailyMobility.Settings, args), asking=asking, folder=data)
+        given = {} if body is None else {"agent": agent}
+        return DailyMobility(settings.given(DailyMobility.Settings, given), asking=asking, folder=data)
 
     return make
 

@@ -76,7 +76,7 @@ def laid(folder: Path, contents: Mapping[str, bytes]) -> Path:
 
 def run(tasks: Path, results: Path, *options: object, model: str = "baseline/commuter") -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
-    return main(["run", "dailymobility", "--model", model, *where, *map(str, options)])
+    return main(["run", "dailymobility", "--model", model, "--no-html", *where, *map(str, options)])
 
 
 def on(server: Server, tasks: Path, results: Path, *options: object) -> int:
@@ -427,7 +427,7 @@ def config(tmp_path: Path) -> Callable[..., Path]:
 
 def configured(tasks: Path, results: Path, file: Path, *options: str) -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
-    return main(["run", "dailymobility", "--config", str(file), *where, *options])
+    return main(["run", "dailymobility", "--config", str(file), "--no-html", *where, *options])
 
 
 def echoing(script: Script) -> Script:

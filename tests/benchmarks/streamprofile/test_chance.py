@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import numpy as np
 import orjson
@@ -10,11 +11,13 @@ import pytest
 
 from harness.benchmark import VALID, Benchmark, Means, Metric
 from harness.benchmarks.reports import Report
-from harness.benchmarks.scorer import Scorer
+from harness.benchmarks.scorer import Scorer, raw_rows
 from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
 from harness.benchmarks.streamprofile.chance import DRAWS, drawn, urn
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from harness.cli import main
+from harness.engine import finish
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
 
@@ -29,7 +32,9 @@ def records() -> list[Record]:
         task = BENCHMARK.parse(orjson.loads(line), "weibo")
         answer = [StepAnswer(step.pool[: step.asked], "", "", VALID, ()) for step in task.given.steps]
         record = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
-        made.append(Record(task.key, BENCHMARK.scoring.with_task({**record, "usage": {}}, task)))
+        made.append(
+            Record(task.key, BENCHMARK.scoring.with_task({**record, "usage": {}}, BENCHMARK.scoring.facts(task)))
+        )
     return made
 
 
@@ -105,3 +110,23 @@ def test_any_benchmark_may_declare_a_chance_level_and_count_breaches(monkeypatch
         with pytest.raises(BenchmarkError, match="chance"):
             monkeypatch.setattr(Flips, "chance", lambda self, scored, wrong=wrong: wrong)
             flipped(Coin())
+
+
+def test_report_of_a_run_reads_no_task_again_and_is_that_of_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What random answers need of a task is kept when its user is played; `verify` reads the tasks."""
+    folders = ["--tasks-dir", str(tmp_path), "--results-dir", str(tmp_path / "results")]
+    assert main(["synth", "--out", str(tmp_path), "--users", "12", "--platform", "zhihu"]) == 0
+    with monkeypatch.context() as played:
+        played.setattr(finish, "tasks", None)
+        assert main(["run", "--model", "baseline/random", "--platform", "zhihu", "--name", "run", *folders]) == 0
+    assert main(["verify", "--name", "run", *folders]) == 0
+
+
+def test_live_rows_are_those_of_the_report_without_a_tally() -> None:
+    """No curve is made for the display."""
+    rows, tally = raw_rows(BENCHMARK, records())
+    live, untallied = raw_rows(BENCHMARK, records(), live=True)
+    assert (live.tobytes(), untallied) == (rows.tobytes(), None)
+    assert tally.curves

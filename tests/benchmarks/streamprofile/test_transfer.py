@@ -27,7 +27,7 @@ def played(task: Task, rng: random.Random) -> Record:
     """A user whose answers are drawn from each pool."""
     answer = [StepAnswer(tuple(rng.sample(step.pool, step.asked)), "", "", VALID, ()) for step in task.given.steps]
     made = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
-    return Record(task.key, BENCHMARK.scoring.with_task({**made, "usage": {}}, task))
+    return Record(task.key, BENCHMARK.scoring.with_task({**made, "usage": {}}, BENCHMARK.scoring.facts(task)))
 
 
 @pytest.fixture(scope="module")

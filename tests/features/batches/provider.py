@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from harness.endpoint.quirks import Adapted
 from harness.endpoint.request_body import digest
 from harness.engine.lane import Lane
 from harness.errors import Rejected, TransportFault
+from harness.features.batches import Batch as Options
 from harness.features.batches.api import MOST_REQUESTS, Batch, BatchApi, Counts
 from harness.features.batches.batches import Batches
 from harness.features.batches.waves import MOST, Waves
@@ -174,7 +174,7 @@ class InMemory(Batches):
     """Takes a provider, and at most so many requests in a file."""
 
     def __init__(self, provider: Provider, most: int) -> None:
-        super().__init__(argparse.Namespace(batch=True))
+        super().__init__(Options(batch=True))
         self._provider, self._most = provider, MOST._replace(requests=most)
 
     def joining(self, lane: Lane) -> Waves:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, GaveUp, Rejected, TransportFault
-from harness.features.hedging import FEATURE, HEDGED, hedging, multiple_of
+from harness.features.hedging import FEATURE, HEDGED, Hedge, hedging, multiple_of
 from harness.features.hedging.hedging import Hedging, hedged
 from harness.model import Completion, Reply
 from harness.store import log
@@ -218,7 +217,7 @@ def test_what_hangs_among_the_first_requests_is_sent_again_too() -> None:
 def at(run: Run, multiple: float) -> Hedging:
     """Return the extension, and let the run have this multiple."""
     run.manifest.tuning["hedge"] = multiple  # type: ignore[typeddict-unknown-key]
-    return Hedging(argparse.Namespace(hedge=multiple))
+    return Hedging(Hedge(hedge=multiple))
 
 
 @pytest.mark.anyio
@@ -254,7 +253,7 @@ def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
     if before:
         old.tuning["hedge"] = before  # type: ignore[typeddict-unknown-key]
     assert FEATURE.again(old) == (before is not None)
-    Hedging(argparse.Namespace(hedge=asked)).opened(cast(Plan, None), new, old)
+    Hedging(Hedge(hedge=asked)).opened(cast(Plan, None), new, old)
     assert new.tuning.get("hedge") == then
 
 

@@ -23,7 +23,7 @@ def refused(results: Path, *more: str) -> BadInput:
     """Return the error of a command, which has opened nothing."""
     found = parsed(["run", "--demo", "--results-dir", str(results), "--engine", "ray", *more])
     with pytest.raises(BadInput) as raised:
-        found.command.execute(found.args)
+        found.execute()
     assert not results.exists()
     return raised.value
 

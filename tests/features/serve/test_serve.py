@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import socket
@@ -19,6 +18,7 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark
+from harness.commands import parser
 from harness.endpoint.address import Address
 from harness.endpoint.baselines import Baselines
 from harness.endpoint.client import Client
@@ -706,19 +706,18 @@ async def test_requests_with_the_key_are_answered() -> None:
 # The command
 
 
-def parsed(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
-    return parser.parse_args(arguments)
+def parsed(*arguments: str) -> serve.Options:
+    args: serve.Options = parser.parsed(["serve", *arguments]).args
+    return args
 
 
 def test_arguments_become_options() -> None:
     """A fault rate without kinds means transport faults; the seed goes to everything that draws."""
-    assert serve.options(parsed()) == Options()
-    assert serve.options(parsed("--fault-rate", "0.3", "--seed", "4")) == Options(
+    assert serve.served(parsed()) == Options()
+    assert serve.served(parsed("--fault-rate", "0.3", "--seed", "4")) == Options(
         faults=FaultPlan(0.3, TRANSPORT, 4), seed=4
     )
-    wanted = serve.options(parsed("--fault-rate", "0.1", "--faults", "429, content", "--max-concurrency", "8"))
+    wanted = serve.served(parsed("--fault-rate", "0.1", "--faults", "429, content", "--max-concurrency", "8"))
     assert wanted == Options(faults=FaultPlan(0.1, ("429", *CONTENT)), max_concurrency=8)
 
 
@@ -726,14 +725,14 @@ def test_key_and_provider_become_options(tmp_path: Path) -> None:
     """The key is what the file holds, without the line end."""
     file = tmp_path / "key"
     file.write_text("sk-test-own\n", encoding="utf-8")
-    wanted = serve.options(parsed("--imitate", "vllm", "--api-key-file", str(file)))
+    wanted = serve.served(parsed("--imitate", "vllm", "--api-key-file", str(file)))
     assert wanted == Options(imitate="vllm", key="sk-test-own")
 
 
 @pytest.mark.anyio
 async def test_baselines_of_a_named_benchmark_are_served_too() -> None:
     """Next to those that ship."""
-    endpoint = await start(serve.options(parsed(str(STARS))))
+    endpoint = await start(serve.served(parsed(str(STARS))))
     async with aiohttp.ClientSession() as session:
         status, reply, _ = await post(endpoint, session, chat(model=FLOOR))
         assert status == 200 and orjson.loads(reply)["model"] == FLOOR
@@ -748,7 +747,7 @@ def test_file_without_a_key_is_refused(tmp_path: Path, content: str | None) -> N
     if content is not None:
         file.write_text(content, encoding="utf-8")
     with pytest.raises(BadInput, match="key"):
-        serve.options(parsed("--api-key-file", str(file)))
+        serve.served(parsed("--api-key-file", str(file)))
 
 
 @pytest.mark.parametrize(
@@ -763,7 +762,7 @@ def test_file_without_a_key_is_refused(tmp_path: Path, content: str | None) -> N
 def test_provider_that_cannot_be_imitated_so_is_refused(arguments: list[str], said: str) -> None:
     """An unknown one, its errors without it, and errors that it does not have."""
     with pytest.raises(BadInput, match=said):
-        serve.options(parsed(*arguments))
+        serve.served(parsed(*arguments))
 
 
 @pytest.mark.parametrize(

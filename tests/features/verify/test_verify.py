@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
+from harness.features.verify.command import Options
 from harness.features.verify.proof import Check
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
@@ -127,8 +127,8 @@ def looking(folder: Path, state: str | None = None) -> Iterator[Callable[[], str
         yield first
 
 
-def _which(folder: Path) -> Namespace:
-    return Namespace(runs=[folder.name], model=None, platform=None, results_dir=folder.parent)
+def _which(folder: Path) -> Options:
+    return Options(runs=[folder.name], results_dir=folder.parent)
 
 
 def lines(path: Path) -> list[bytes]:

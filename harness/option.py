@@ -1,0 +1,246 @@
+"""An option is a field of a frozen dataclass: its type, default, unit and one sentence (docs/design.md, section 7).
+
+    @dataclass(frozen=True)
+    class Hedge:
+        hedge: float | None = option(None, "send a slow request again after N times ...", unit="N", check=positive)
+
+Flags and their help, `harness.toml`, `harness config`, completion, keywords of the Python interface and the check of
+values follow from it. A field may be `bool`, `int`, `float`, `str`, `Path`, a `Literal` of texts, a `Mapping` for JSON,
+a `Sequence` of these for an option that may be repeated, or anything that `read` makes of a text; with `| None` where
+the default is None. A field without `option()` is no option.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from harness.defaults import BITS_64
+from harness.errors import BadInput, in_brief
+
+Check = tuple[Callable[[Any], bool], str]
+"""Whether a value fits, and what is expected, in words."""
+NO_TEXT = "a name, got nothing (a variable that is not set?)"
+RUNS = "runs"
+"""What completes names of runs."""
+
+
+def number(fits: Callable[[float], bool], expected: str) -> Check:
+    """Return the check of a number that a float can hold; TOML's have no end."""
+
+    def is_such(value: Any) -> bool:
+        try:
+            return type(value) in (int, float) and math.isfinite(value) and fits(value)
+        except OverflowError:
+            return False
+
+    return is_such, expected
+
+
+def whole(least: int, most: int) -> Check:
+    return lambda value: type(value) is int and least <= value <= most, f"a whole number from {least} to {most}"
+
+
+def one_of(texts: Sequence[str]) -> Check:
+    return lambda value: type(value) is str and value in texts, f"one of {', '.join(texts)}"
+
+
+POSITIVE = number(lambda value: value > 0, "a number above 0")
+NOT_NEGATIVE = number(lambda value: value >= 0, "a number from 0")
+ANY_TEXT: Check = (lambda value: type(value) is str, "text")
+CHECKS: Mapping[Any, Check] = {
+    str: (lambda value: type(value) is str and bool(value.strip()), NO_TEXT),
+    int: (whole(-BITS_64, BITS_64 - 1)[0], "a whole number"),
+    float: number(lambda value: True, "a number"),
+    bool: (lambda value: type(value) is bool, "true or false"),
+    Path: (lambda value: isinstance(value, Path) and "\0" not in str(value), "a path"),
+    dict: (lambda value: isinstance(value, dict), "a JSON object"),
+    object: (lambda value: True, "a value"),
+}
+"""What fits a type, where an option has no check of its own."""
+UNITS: Mapping[Any, str] = {str: "TEXT", Path: "FILE", int: "N", float: "N", dict: "JSON"}
+
+
+def option(
+    default: Any = MISSING,
+    words: str = "",
+    *,
+    unit: str = "",
+    flags: str = "",
+    check: Check | None = None,
+    read: Callable[[str], Any] | None = None,
+    **more: Any,
+) -> Any:
+    """Return a field that is an option; `flags` are its flags where they do not follow from its name, and `unit` names
+    its value in the help. `more` are other members of `Option`."""
+    made: dict[str, Any] = {"words": words, "unit": unit, "flags": tuple(flags.split()), "check": check, "read": read}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata={"option": {**made, **more}})
+    return field(default=default, metadata={"option": {**made, **more}})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option as its field declares it.
+
+    `kind` is a key of `CHECKS`, or the texts of a `Literal`; `many` may be repeated. `off` is a switch whose flag turns
+    it off, `both` has a flag for each way. `read` makes a value of a text. `position` is its name among the arguments
+    without a flag, `rest` takes all words from there.
+
+    `everyday` options are in the first help. Of those with the same `rivals` one is given. `once` is a decision for one
+    call, which no settings file has; `own` means something else in each command, so that a settings file has it in a
+    command's table only. `variable` is one for the same, `secret` is not shown, and `completes` is what a shell offers.
+    """
+
+    name: str
+    kind: Any
+    default: Any
+    many: bool
+    words: str = ""
+    unit: str = ""
+    flags: tuple[str, ...] = ()
+    check: Check | None = None
+    read: Callable[[str], Any] | None = None
+    group: str = ""
+    everyday: bool = False
+    position: str = ""
+    rest: bool = False
+    rivals: str = ""
+    once: bool = False
+    own: bool = False
+    secret: bool = False
+    variable: str = ""
+    completes: str = ""
+
+    @property
+    def off(self) -> bool:
+        return self.kind is bool and self.default is True
+
+    @property
+    def both(self) -> bool:
+        return self.kind is bool and self.default is None
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def label(self) -> str:
+        """Return the name that messages, settings file and `config` have: that of its flag."""
+        return self.flags[0].removeprefix("--") if self.flags else self.name
+
+    @property
+    def choices(self) -> Sequence[str]:
+        return self.kind if isinstance(self.kind, tuple) else ()
+
+    def value(self, given: Any) -> Any:
+        """Return a value of the command line, a settings file or Python as commands have it. Raise `ValueError` with
+        what is expected."""
+        if not self.many:
+            return self.one(given)
+        return [self.one(each) for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])]
+
+    def one(self, given: Any) -> Any:
+        """Return one value of those that may be repeated."""
+        if self.read is not None and isinstance(given, (str, Path)):
+            try:
+                return self.read(str(given))
+            except BadInput as error:
+                raise ValueError(str(error)) from None
+        made = _converted(given, self.kind)
+        fits, expected = self.check or (one_of(self.choices) if self.choices else CHECKS[self.kind])
+        if fits(made):
+            return made
+        hides = self.secret or expected is NO_TEXT
+        raise ValueError(f"expected {expected}{'' if hides else f', got {in_brief(given)}'}")
+
+
+def _converted(given: Any, kind: Any) -> Any:
+    """Return a text as its type, and a number as the wider one; what cannot be converted as it is."""
+    try:
+        if kind in (int, float) and isinstance(given, str):
+            return kind(given)
+        if kind is float and type(given) is int:
+            return float(given)
+    except (ValueError, OverflowError):
+        return given
+    if kind is Path and isinstance(given, str):
+        return Path(given)
+    is_text = isinstance(given, Path) or (type(given) in (int, float) and CHECKS[float][0](given))
+    return str(given) if kind is str and is_text else given
+
+
+def options_of(cls: type[Any]) -> tuple[Option, ...]:
+    """Return the options that a dataclass declares, in the order of its fields."""
+    return _options_of(cast(Any, cls))
+
+
+@cache
+def _options_of(cls: Any) -> tuple[Option, ...]:
+    hints = get_type_hints(cls)
+    declared = [one for one in fields(cls) if "option" in one.metadata]
+    return tuple([_option(one, hints[one.name]) for one in declared])
+
+
+def _option(declared: Field[Any], hint: Any) -> Option:
+    kind, many = kind_of(hint)
+    made = dict(declared.metadata["option"])
+    made["unit"] = made["unit"] or UNITS.get(kind, "")
+    made["flags"] = made["flags"] or (() if made.get("position") else (flag_of(declared.name, declared.default),))
+    default = declared.default if declared.default_factory is MISSING else declared.default_factory()
+    return Option(declared.name, kind, default, many, **made)
+
+
+def flag_of(name: str, default: Any) -> str:
+    return f"--{'no-' if default is True else ''}{name.replace('_', '-')}"
+
+
+def kind_of(hint: Any) -> tuple[Any, bool]:
+    """Return the kind of a field's type, and whether it may be repeated."""
+    if get_origin(hint) in (Union, UnionType):
+        others = [one for one in get_args(hint) if one is not NoneType]
+        hint = others[0] if len(others) == 1 else object
+    if get_origin(hint) is Sequence:
+        return kind_of(get_args(hint)[0])[0], True
+    if get_origin(hint) is Literal and all(isinstance(text, str) for text in get_args(hint)):
+        return get_args(hint), False
+    if get_origin(hint) is Mapping:
+        return dict, False
+    return (hint if hint in CHECKS else object), False
+
+
+# Readers of texts
+
+
+def folder(text: str) -> Path:
+    """Return the path of a folder that exists or can be created."""
+    if not text:
+        raise ValueError("expected a folder, got nothing (a variable that is not set?)")
+    try:
+        os.stat(os.path.join(text, "."))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot use {in_brief(text)}: {getattr(error, 'strerror', error)}") from None
+    return Path(text)
+
+
+def file_of(*endings: str) -> Callable[[str], Path]:
+    """Return the reader of a file to write, with the endings that its name may have: none of a record, a task or a log,
+    so that a typing error overwrites only what can be made again."""
+
+    def path(text: str) -> Path:
+        made = Path(text)
+        if not text.strip():
+            raise ValueError(f"expected {NO_TEXT}")
+        if made.suffix.lower() not in endings or "\0" in text:
+            raise ValueError(f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}")
+        return made
+
+    return path
