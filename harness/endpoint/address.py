@@ -82,10 +82,7 @@ def check(address: Address) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise BadInput(
-            "the endpoint's address has no usable scheme, host or port: it is like http://127.0.0.1:8000/v1 or "
-            "https://api.example.com/v1"
-        )
+        raise BadInput("the endpoint's address is not of the form http(s)://HOST[:PORT]/v1")
     try:
         basic_token(parts)
     except ValueError:

@@ -25,8 +25,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import Heading, Paragraph, Quote, Table, Tags, Verbatim
 from harness.printable import as_json, in_lines, on_one_line
-from harness.report import grid, text
-from harness.report.grid import Grid, Number
+from harness.report import text
 from harness.ui import progress
 from harness.ui.console import SharedConsole
 from tests.support import ROOT, Terminal
@@ -293,21 +292,6 @@ def test_blocks_of_a_report_are_escaped_wherever_text_stands() -> None:
     assert shown(HOSTILE).count("\n") == shown("plain").count("\n")
     verbatim = text.rendered([Verbatim(f"one\n{HOSTILE}")])
     assert raw(verbatim) == set() and verbatim.startswith("one\n模\\x1b")
-
-
-@pytest.mark.parametrize("name", [HOSTILE, "a|b", "a\\|b", "a\\", "a\\\\|", "| --- |", "a\n| b", "a & b \\\\ c", "% c"])
-def test_no_name_breaks_a_row_of_markdown_or_latex(name: str) -> None:
-    """Titles, heads, rows, notes and comments have the lines and cells that they have with an ordinary name."""
-
-    def shape(word: str) -> tuple[list[int], list[int]]:
-        grids = [Grid(word, word, ("x", word), (((word, (Number("1"), None)),),), (word,))]
-        found = grid.markdown(grids, [word]), grid.latex(grids, [word])
-        assert raw("".join(found)) == set()
-        cells = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in found[0].splitlines()]
-        ands = [line[0] == "%" or len(re.findall(r"(?<!\\)&|\\\\", line)) for line in found[1].splitlines() if line]
-        return cells, ands
-
-    assert shape(name) == shape("plain")
 
 
 @pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1+2", "@SUM(1)", "＝1", "\t=1", "\r=1"])

@@ -2,11 +2,12 @@
 
 `HARNESS_WITHOUT` has their packages, commands and flags, separated by spaces. A test is about a feature if its code,
 the code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
-package anywhere, the others at the beginning of a text.
+package anywhere, the others at the beginning of a text. `COUNTS` has their number.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import re
@@ -19,6 +20,8 @@ import pytest
 
 WORDS = os.environ.get("HARNESS_WITHOUT", "").split()
 FIRST = "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True)))
+COUNTS = "left_out.txt"
+"""In the checkout: how many tests were left out, and of how many."""
 ABOUT = re.compile(rf"""["'`/ =\[](?:{FIRST})(?![\w-])""") if WORDS else None
 
 
@@ -27,8 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if ABOUT is None:
         return
     left_out = [item for item in items if is_about(item)]
+    (config.rootpath / COUNTS).write_text(f"{len(left_out)} {len(items)}")
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if not is_about(item)]
+    chosen = {*items}.difference(left_out)
+    items[:] = [item for item in items if item in chosen]
 
 
 def is_about(item: Any) -> bool:
@@ -48,8 +53,34 @@ def _names_one(module: Any, name: str, depth: int = 0) -> bool:
         return False
     module = sys.modules[found.__module__]
     assert ABOUT
-    if ABOUT.search(inspect.getsource(found)):
+    if ABOUT.search(_source(found)):
         return True
     functions = [found] if isinstance(found, FunctionType) else filter(inspect.isfunction, vars(found).values())
     named = {name for function in functions for name in function.__code__.co_names} if depth < 3 else set()
     return any(_names_one(module, other, depth + 1) for other in named)
+
+
+def _source(found: FunctionType | type) -> str:
+    """Return the code of a function or class of a module; `inspect` would tokenize each."""
+    lines, places = _definitions(sys.modules[found.__module__])
+    start, end = places.get(found.__qualname__.replace(".<locals>", ""), (0, 0))
+    return "".join(lines[start:end]) if end else inspect.getsource(found)
+
+
+@cache
+def _definitions(module: Any) -> tuple[list[str], dict[str, tuple[int, int]]]:
+    """Return the lines of a module, and where its functions and classes are in them, with their decorators."""
+    text, places = inspect.getsource(module), dict[str, tuple[int, int]]()
+
+    def walk(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
+                name = f"{prefix}{child.name}"
+                places[name] = first - 1, child.end_lineno or first
+                walk(child, f"{name}.")
+            else:
+                walk(child, prefix)
+
+    walk(ast.parse(text), "")
+    return text.splitlines(keepends=True), places

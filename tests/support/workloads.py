@@ -35,8 +35,8 @@ from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.errors import TransportFault
 from harness.features.estimate.estimates import Estimate, choose, estimates, sample_of
+from harness.features.estimate.prediction import Range
 from harness.model import JSON, Completion, Message, Request
-from harness.scoring.prediction import Range
 from harness.store.manifest import RUNNING, Manifest
 from harness.store.run import RunFiles, RunStore
 from harness.store.tasks import open_index

@@ -2,7 +2,7 @@
 
 One user is played of each stratum of chain lengths, so short and long chains have their share among them. What these
 users needed is extrapolated by steps. Prompts are extrapolated by the bytes of users' requests (`rehearsal.py`). Both
-have intervals (`scoring/prediction.py`), and the time has bounds (`forecast.py`).
+have intervals (`features/estimate/prediction.py`), and the time has bounds (`forecast.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.features.estimate import forecast
 from harness.features.estimate.forecast import Pace, parallel
+from harness.features.estimate.prediction import Array, Range, together, total
 from harness.model import RunUsage
-from harness.scoring.prediction import Array, Range, together, total
 from harness.store import log
 from harness.store.run import count_line
 from harness.ui.words import count, duration

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.scoring.prediction import BEYOND, Array, Range, draws
+from harness.features.estimate.prediction import BEYOND, Array, Range, draws
 
 MOST_IN_PLAY = 0.1, 0.6
 """Between these shares of the replies nearly all of the first users are in play. Later only long chains are."""

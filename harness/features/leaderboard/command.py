@@ -18,12 +18,12 @@ from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, MachineError, in_brief
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
+from harness.features.leaderboard.grid import Grid, Number, Standing
 from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.option import file_of, folder, option
 from harness.report import xlsx
-from harness.report.grid import Grid, Number, Standing
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console

@@ -9,10 +9,10 @@ import msgspec
 
 from harness.cost import Cost, each, money_text, plain, together
 from harness.features.leaderboard.footnotes import bounded
+from harness.features.leaderboard.grid import Grid, Number
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import MEAN, MetricTable, Row
 from harness.model import JSON, Money
-from harness.report.grid import Grid, Number
 
 COLUMNS = ("cost", "cost a user", "tokens a user: prompt", "completion", "cached", "reasoning")
 COUNTED = "Cost: of all saved replies, of users that are not scored too, each at the price of its time."

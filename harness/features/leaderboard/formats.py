@@ -10,11 +10,11 @@ from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
+from harness.features.leaderboard.grid import Grid, Line, Number, latex, markdown
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread
 from harness.model import JSON
 from harness.printable import in_cell
-from harness.report.grid import Grid, Line, Number, latex, markdown
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),

@@ -16,11 +16,11 @@ from harness.commands import report
 from harness.errors import BadInput
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
+from harness.features.leaderboard.grid import Grid
 from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.model import Block, Chart, Heading, Paragraph, Series, Table
-from harness.report.grid import Grid
 from harness.store.files import RunFiles
 from harness.store.outputs import Outputs
 from harness.ui.words import plural

@@ -14,10 +14,10 @@ from statistics import fmean, stdev
 
 from harness.benchmark import Metric
 from harness.benchmarks import registry
+from harness.features.leaderboard.grid import Standing
 from harness.features.leaderboard.ranking import Rank
 from harness.features.leaderboard.reports import Declared, MetricValue, Scored, declared_of
 from harness.model import Published
-from harness.report.grid import Standing
 
 AVERAGE = "Avg."
 MEAN = "mean of the subsets"

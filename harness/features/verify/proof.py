@@ -21,7 +21,6 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.analysis.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
-from harness.analysis.replayed import MISSHAPEN, Replayer, counted, unlike
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import reports
@@ -35,6 +34,7 @@ from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
 from harness.errors import BadInput, in_brief, reading
 from harness.feature import pending
+from harness.features.verify.replayed import MISSHAPEN, Replayer, counted, unlike
 from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal

@@ -12,14 +12,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.analysis import checksums, replayed
+from harness.analysis import checksums
 from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
 from harness.errors import BadInput, InUse, MachineError
-from harness.features.verify import proof
+from harness.features.verify import proof, replayed
 from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held

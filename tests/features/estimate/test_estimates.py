@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness.features.estimate.estimates import choose, estimates, sample_of
-from harness.scoring.prediction import Range
+from harness.features.estimate.prediction import Range
 from tests.support.workloads import QUANTITIES, Played, Workload, held_by, workloads
 
 SOME = Workload(1, "normal", "normal", "none", 300, 16, 0.0)

@@ -7,7 +7,7 @@ import pytest
 
 from harness.features.estimate import forecast
 from harness.features.estimate.forecast import Pace, parallel
-from harness.scoring.prediction import Range
+from harness.features.estimate.prediction import Range
 
 NONE = Range(0.0, 0.0, 0.0)
 

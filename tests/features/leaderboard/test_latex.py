@@ -12,9 +12,10 @@ import orjson
 import pytest
 
 from harness.cli import main
+from harness.features.leaderboard.grid import Grid, Number, latex, markdown
 from harness.features.leaderboard.tables import AVERAGE
-from harness.report.grid import Grid, Number, latex
 from tests.features.leaderboard.test_stats import write
+from tests.safety.test_terminal import HOSTILE, raw
 
 PROGRAM, FINDS = shutil.which("pdflatex"), shutil.which("kpsewhich")
 CHINESE = "CJKutf8.sty", "c70gbsn.fd"
@@ -110,3 +111,18 @@ def test_help_of_stats_names_the_flag(capsys: Told) -> None:
     with suppress(SystemExit):
         assert main(["stats", "--help"]) == 0
     assert "show 95 % intervals" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "a|b", "a\\|b", "a\\", "a\\\\|", "| --- |", "a\n| b", "a & b \\\\ c", "% c"])
+def test_no_name_breaks_a_row_of_markdown_or_latex(name: str) -> None:
+    """Titles, heads, rows, notes and comments have the lines and cells that they have with an ordinary name."""
+
+    def shape(word: str) -> tuple[list[int], list[int]]:
+        grids = [Grid(word, word, ("x", word), (((word, (Number("1"), None)),),), (word,))]
+        found = markdown(grids, [word]), latex(grids, [word])
+        assert raw("".join(found)) == set()
+        cells = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in found[0].splitlines()]
+        ands = [line[0] == "%" or len(re.findall(r"(?<!\\)&|\\\\", line)) for line in found[1].splitlines() if line]
+        return cells, ands
+
+    assert shape(name) == shape("plain")

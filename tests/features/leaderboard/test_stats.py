@@ -30,10 +30,10 @@ from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.features.leaderboard.footnotes import notes
+from harness.features.leaderboard.grid import Grid, Number, Standing, latex, markdown
 from harness.features.leaderboard.reports import MetricValue, Scored, declared_of, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.features.leaderboard.workbooks import workbooks
-from harness.report.grid import Grid, Number, Standing, latex, markdown
 from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 
 Told = pytest.CaptureFixture[str]

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from harness.analysis import selection
 from harness.analysis.checksums import LinesCheck
-from harness.analysis.replayed import Replayer
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -27,6 +26,7 @@ from harness.config.plan import sampling_again
 from harness.engine.files import index_file
 from harness.features.verify.command import Options
 from harness.features.verify.proof import Check
+from harness.features.verify.replayed import Replayer
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.manifest import RUNNING, load

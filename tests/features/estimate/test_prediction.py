@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.scoring.prediction import DRAWN, Array, Range, draws, together, total
+from harness.features.estimate.prediction import DRAWN, Array, Range, draws, together, total
 
 
 def rng() -> np.random.Generator:
