@@ -37,6 +37,8 @@ LONGEST_SILENT_WAIT = 15.0
 TRIES_A_SECOND = 4.0
 """How often those who find no server try at least, in all: it costs nobody, and a server that is back is soon seen."""
 LOADING = "if it is still loading, give --wait 600"
+NOT_SERVED = ("http_404", "http_405")
+"""Kinds of a path that the server does not have, or does not take requests at."""
 HINTS = {
     "unknown_host": f"check the address; {LOADING}",
     "proxy": "check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, or name the endpoint's host in NO_PROXY",
@@ -386,7 +388,8 @@ class Caller(Generic[Body]):
         if lasted >= self.limits.max_outage and not self.wait_left:
             duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
             self._stop(
-                f"the endpoint has not answered for {duration} ({fault.kind}: {fault.detail}): resume when it is back"
+                f"the endpoint has not answered with a completion for {duration} ({fault.kind}: {fault.detail}): "
+                "resume when it is back"
             )
 
     async def _serves(self, failed: float, fault: TransportFault) -> bool | None:
@@ -516,8 +519,8 @@ class Caller(Generic[Body]):
             return
         if self._unreachable_since is None:
             self._unreachable_since = start
-        if fault.kind == "http_404":
-            self._stop(f"the endpoint has never answered: {fault.detail}; does the address need a /v1 at its end?")
+        if fault.kind in NOT_SERVED:
+            self._stop(f"no chat completions are served at this address: {fault.detail}")
         if self._clock() - self._unreachable_since >= PATIENCE_WITH_AN_ADDRESS and not self.wait_left:
             wait = self.limits.wait
             hint = f"--wait {wait:g} is over" if wait else HINTS.get(fault.kind, LOADING)

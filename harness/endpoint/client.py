@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 import ssl
 import time
@@ -38,6 +39,8 @@ from harness.endpoint.wire import NotConnected, Wire, Wires, head
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON, Completion
 
+VERSION = re.compile(r"/v\d")
+"""How a part of a path begins that most addresses end in."""
 PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
@@ -402,12 +405,13 @@ class Client:
 
     def _named(self, error: HarnessError) -> HarnessError:
         """Return the error of a reply, with the address in it if the address may be wrong."""
+        hint = "" if VERSION.search(self._public) else "; most addresses end in /v1"
         match error:
             case TransportFault(foreign=True):
-                return TransportFault(error.kind, f"{self._public}: {error.detail}", foreign=True)
+                return TransportFault(error.kind, f"{self._public}: {error.detail}{hint}", foreign=True)
             case TransportFault(unreachable=True):
-                status = error.kind.removeprefix("http_")
-                return TransportFault(error.kind, f"{self._public} answers {status}: {error.detail}", unreachable=True)
+                words = f"{self._public} answers {error.kind.removeprefix('http_')}: {error.detail}{hint}"
+                return TransportFault(error.kind, words, unreachable=True)
             case EndpointStopped():
                 return type(error)(f"{self._public}: {error}")
             case _:

@@ -74,9 +74,7 @@ def completion(body: bytes, content_type: str = "") -> Completion:
     data = decoded(body, content_type)
     if data is None:
         if HTML.match(body):
-            raise TransportFault(
-                "bad_json", "the reply is an HTML page: check the address, most end in /v1", foreign=True
-            )
+            raise TransportFault("bad_json", "the reply is an HTML page: check the address", foreign=True)
         if (first := decoded(body.partition(b"\n")[0])) is not None and (why := _other_api(first)):
             raise TransportFault("bad_json", why, foreign=True)  # Ollama streams one object a line
         named = "" if JSON_TYPE.fullmatch(content_type) else f" (its type is {one_line(content_type) or 'not named'})"
@@ -304,7 +302,7 @@ def _settle(
         raise Rejected(kind, shown)
     if status in RETRIED or not 200 <= status < 500:
         raise TransportFault(kind, shown, retry_after=requested_wait(status, headers, now, low, delay))
-    if status == 404:
+    if status in (404, 405):
         raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)
 

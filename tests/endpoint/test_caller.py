@@ -330,7 +330,7 @@ async def test_address_that_comes_up_within_the_patience_is_used() -> None:
 async def test_unknown_path_stops_the_run_at_once() -> None:
     """404 before any success is no matter of waiting: one request, and a hint at what is usually missing."""
     stage = Stage([UNKNOWN_PATH])
-    with pytest.raises(EndpointStopped, match=r"http://127\.0\.0\.1:9/v1.*/v1 at its end"):
+    with pytest.raises(EndpointStopped, match=r"http://127\.0\.0\.1:9/v1"):
         await stage.call()
     assert (len(stage.sent), stage.pauses) == (1, [])
 

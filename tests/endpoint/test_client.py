@@ -283,13 +283,23 @@ async def test_unknown_host_is_an_unreachable_address_by_name() -> None:
 
 
 @pytest.mark.anyio
-async def test_unknown_path_names_the_address() -> None:
-    """404 means the address, so it stands in the fault."""
-    async with serving(http(404, b'{"detail":"Not Found"}')) as server:
-        fault = await fault_of(Address(server.url, KEY))
+@pytest.mark.parametrize("version", ["", "/v1"])
+@pytest.mark.parametrize(
+    ("status", "body", "foreign"),
+    [(404, b'{"detail":"Not Found"}', False), (405, b"", False), (200, b"<html>Hello</html>", True)],
+)
+async def test_wrong_address_is_named_with_a_hint_that_fits_it(
+    status: int, body: bytes, foreign: bool, version: str
+) -> None:
+    """A path that the server does not have, one that takes no POST, and a web page: an address that has a version is
+    not told to end in one."""
+    async with serving(http(status, body)) as server:
+        address = server.url.removesuffix("/v1") + version
+        fault = await fault_of(Address(address, KEY))
     assert isinstance(fault, TransportFault)
-    assert (fault.kind, fault.unreachable) == ("http_404", True)
-    assert fault.detail == f"{server.url}/chat/completions answers 404: Not Found"
+    assert (fault.unreachable, fault.foreign) == (not foreign, foreign)
+    assert f"{address}/chat/completions" in fault.detail
+    assert ("end in /v1" in fault.detail) is not bool(version)
 
 
 @pytest.mark.anyio

@@ -315,7 +315,7 @@ def test_requests_that_fail_together_are_followed_by_an_early_probe() -> None:
 def test_outage_longer_than_allowed_stops_the_run() -> None:
     """It says for how long nothing came, and with what; after that nothing more is sent."""
     world = World(lambda user, now: DOWN if now >= 10.0 else None)
-    with pytest.raises(EndpointStopped, match=r"not answered for 5 minutes \(http_503: down\)"):
+    with pytest.raises(EndpointStopped, match=r"not answered with a completion for 5 minutes \(http_503: down\)"):
         world.run(users=8, steps=30, slots=4, max_outage=300.0)
     assert 310.0 <= world.stopped_at <= 311.0 + PROBE_SECONDS + 1.0
     assert world.at_once == 0

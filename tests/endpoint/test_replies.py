@@ -569,13 +569,19 @@ def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
     assert caught.value.unreachable
 
 
+def test_path_that_takes_no_request_is_the_address() -> None:
+    """405 is what a web page, or the list of models, answers to a POST."""
+    with pytest.raises(TransportFault) as caught:
+        settle(405, b"Method Not Allowed")
+    assert (caught.value.kind, caught.value.unreachable) == ("http_405", True)
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [
         (400, openai("Unsupported parameter: 'response_format'", "unsupported_parameter")),
         (400, vllm("temperature must be at most 2", "BadRequestError", 400)),
         (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"}]}'),
-        (405, b"Method Not Allowed"),
         (429, openai("Request too large for gpt-4o on tokens per min: Limit 30000, Requested 44002", "tokens")),
     ],
 )

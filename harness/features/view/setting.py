@@ -8,6 +8,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from harness.config import options
+from harness.config.fields import CONCURRENCY
 from harness.errors import BadInput
 from harness.features.view import calls
 from harness.features.view.watching import OnePlaying, found
@@ -24,7 +25,7 @@ class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness set deepseek-chat --concurrency 32 --rpm 300",)
     run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
     concurrency: int | Literal["auto"] | None = limit(
-        "maximum requests in flight, or `auto`", read=options.concurrency, check=options.CONCURRENCY
+        "maximum requests in flight, or `auto`", read=options.concurrency, check=CONCURRENCY
     )
     rpm: float | None = limit("maximum requests per minute", check=POSITIVE)
     tpm: float | None = limit("maximum tokens per minute, prompts and completions", check=POSITIVE)
