@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
 
 import msgspec
-from rich.console import Console, JustifyMethod
-from rich.measure import Measurement
-from rich.table import Table
+from rich.console import Console
 
 from harness.analysis import selection
 from harness.analysis.imported import Imported
@@ -22,22 +22,26 @@ from harness.config import options
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.feature import Column, features, pending
+from harness.feature import features, pending
 from harness.model import JSON
+from harness.printable import on_one_line
 from harness.store.lock import held
 from harness.store.log import lines, objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import bill_of
+from harness.ui import table
+from harness.ui.cells import Screen
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
 COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost")
-LEAST_FIRST = (*reversed(TOKENS), "requests", "updated", "cost", "repeats", "model", "percent", "failed", "subset")
-"""Columns that a narrow terminal leaves out, in this order: the others are the fewest that are of use."""
+HEADS = ("name", "model")
+WORTH = (*TOKENS, "requests", "percent", "repeats", "updated", "cost", "failed", "users", "done", "state", "subset")
+"""From the least to the most: what a narrow terminal has no room for is left out in this order, others before."""
 WIDEST = 1_000_000
-"""More columns than any table has, so that a table gets its natural width."""
+"""More cells than any table has, so that a table gets its natural width."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -71,53 +75,54 @@ def _percent(row: JSON) -> int | None:
 
 
 def _print(rows: list[JSON]) -> None:
-    """Print a table. In a file or pipe, which programs read, it has its natural width, each run on one line; on a
-    terminal the columns of least worth are left out that do not fit, and only a name wider than all is folded."""
+    """Print a table: in a file or pipe, which programs read, each run on one line; on a terminal no wider than it."""
+    screen, columns = console(), _columns(rows)
+    shown = table.rows(Screen(WIDEST, 1), columns, [0.0] * len(rows))
+    if not screen.is_terminal or max(line.cell_len for line in shown) <= screen.width:
+        screen.print(*shown, sep="\n", soft_wrap=True)
+    else:
+        _print_narrow(screen, rows, [column for column in columns if column.heading not in HEADS])
+
+
+def _print_narrow(screen: Console, rows: list[JSON], columns: list[table.Column]) -> None:
+    """Print name and model above the rows of a run, without the columns of least worth; say which ones are missing.
+
+    A longer name is left to the terminal to wrap, so that it can be copied.
+    """
+    columns = [replace(columns[0], cells=[f"  {cell}" for cell in columns[0].cells]), *columns[1:]]
+    fitting = table.fitting(screen.width, columns)
+    heading, *lines = table.rows(Screen(screen.width, 1), fitting, [0.0] * len(rows))
+    screen.print(heading, soft_wrap=True)
+    for above, run in groupby(zip(rows, lines, strict=True), lambda pair: [pair[0][name] for name in HEADS]):
+        screen.print(table.GAP.join(map(str, above)), *(line for _, line in run), sep="\n", soft_wrap=True)
+    if missing := [column.heading for column in columns if column not in fitting]:
+        screen.print(f"no room for {', '.join(missing)}: widen the terminal, or use --json")
+
+
+def _columns(rows: list[JSON]) -> list[table.Column]:
+    """Return the columns that some row has, as text."""
     more = [feature.column for feature in features() if feature.column]
     there = {name: any(name in row for row in rows) for name in ("repeats", *[column.name for column in more])}
     there["cost"] = any(_money(row["cost"]) for row in rows)
-    columns = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
-    cells = [_cells(row, more) for row in rows]
-    screen, table = console(), _table(columns, cells)
-    if not screen.is_terminal:
-        screen.width = max(screen.width, _width(screen, table))
-    droppable = [name for name in (*LEAST_FIRST, *[column.name for column in more]) if name in columns]
-    gone: list[str] = []
-    while droppable and _width(screen, table) > screen.width:
-        gone.append(droppable.pop(0))
-        table = _table([name for name in columns if name not in gone], cells)
-    screen.print(table)
-    if gone:
-        screen.print(f"not in this width: {', '.join(map(_heading, gone))} (--json has all)", soft_wrap=True)
+    names = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
+    words: dict[str, Callable[[Any], str]] = {column.name: column.words for column in more}
+    words |= {"cost": _money, "updated": lambda time: time.replace("T", " ").replace("+00:00", "Z")}
 
+    def cell(row: JSON, name: str) -> str:
+        if row.get(name) is None:
+            return ""
+        plus = "+" if name in TOKENS and row["requests_without_usage"] else ""
+        return on_one_line(words.get(name, str)(row[name])) + plus
 
-def _cells(row: JSON, more: Sequence[Column]) -> dict[str, str]:
-    """Return the texts of a row, without those that are unknown."""
-    plus = "+" if row["requests_without_usage"] else ""
-    cells = {**row, "updated": row["updated"].replace("T", " ").replace("+00:00", "Z")}
-    cells |= {name: f"{row[name]}{plus}" for name in TOKENS if row[name] is not None}
-    cells["cost"] = _money(row["cost"])
-    cells |= {column.name: column.words(row[column.name]) for column in more if column.name in row}
-    return {name: str(cell) for name, cell in cells.items() if cell is not None}
-
-
-def _table(columns: Sequence[str], cells: Sequence[dict[str, str]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        justify: JustifyMethod = "right" if name in NUMBERS else "left"
-        table.add_column(_heading(name), justify=justify, overflow="fold", no_wrap=name != "name")
-    for row in cells:
-        table.add_row(*(row.get(name, "") for name in columns))
-    return table
-
-
-def _heading(name: str) -> str:
-    return name.removesuffix("_tokens")
-
-
-def _width(screen: Console, table: Table) -> int:
-    """Return the natural width of a table."""
-    return Measurement.get(screen, screen.options.update(width=WIDEST), table).maximum
+    return [
+        table.Column(
+            name.removesuffix("_tokens"),
+            [cell(row, name) for row in rows],
+            worth=WORTH.index(name) if name in WORTH else -1,
+            left=name not in NUMBERS,
+        )
+        for name in names
+    ]
 
 
 def _money(cost: JSON | None) -> str:

@@ -34,10 +34,8 @@ class Column:
 
 def rows(screen: Screen, columns: Sequence[Column], shares: Sequence[float]) -> list[Text]:
     """Return a heading and a line for each row; `shares`, from 0 to 1, are shown as bars in the column `BAR`."""
-    kept = [column for column in columns if column.heading != BAR]
-    widths = {c.heading: max(c.width, cell_len(c.heading), *map(cell_len, c.cells)) for c in kept}
-    while len(kept) > 1 and _total(kept, widths) > screen.width:
-        kept.remove(min(kept, key=lambda column: column.worth))
+    kept = fitting(screen.width, columns)
+    widths = _widths(kept)
     if len(kept) == 1:
         widths[kept[0].heading] = min(widths[kept[0].heading], screen.width)
     bar = screen.width - _total(kept, widths) - len(GAP)
@@ -45,6 +43,19 @@ def rows(screen: Screen, columns: Sequence[Column], shares: Sequence[float]) -> 
     cells = [" " * bar if c.heading == BAR else _set(screen, c, c.heading, widths[c.heading]) for c in shown]
     heading = Text(GAP.join(cells).rstrip(), style=DIM, no_wrap=True, end="")
     return [heading, *(_row(screen, shown, widths, bar, number, share) for number, share in enumerate(shares))]
+
+
+def fitting(width: int, columns: Sequence[Column]) -> list[Column]:
+    """Return the columns, without the bar's, that so many cells have room for: at least the one of most worth."""
+    kept = [column for column in columns if column.heading != BAR]
+    widths = _widths(kept)
+    while len(kept) > 1 and _total(kept, widths) > width:
+        kept.remove(min(kept, key=lambda column: column.worth))
+    return kept
+
+
+def _widths(columns: Sequence[Column]) -> dict[str, int]:
+    return {c.heading: max(c.width, cell_len(c.heading), *map(cell_len, c.cells)) for c in columns}
 
 
 def _total(columns: Sequence[Column], widths: dict[str, int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from shutil import copytree
 
@@ -15,7 +14,6 @@ from harness.cli import main
 from harness.store.log import objects, seal
 from tests.support import DATA, Terminal
 
-EARLIER = DATA / "folder-0.1.0" / "results"
 NAME = "基线-" + "一个很长的名字" * 8
 USAGE = ["requests", "prompt", "completion"]
 COLUMNS = ["name", "subset", "model", "state", "users", "done", "percent", "failed", *USAGE, "updated"]
@@ -42,34 +40,29 @@ def test_status_in_a_pipe_has_every_run_on_one_line(
     assert row.split()[6] == "100" and row.endswith("Z")  # UTC
 
 
-def test_status_on_a_narrow_terminal_folds(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There it keeps to the width."""
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "xterm")
+@pytest.mark.parametrize("width", [40, 80, 100, 120])
+def test_status_on_a_narrow_terminal_breaks_no_name_and_no_number(
+    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """It keeps to the width, but for the name's line, and leaves whole columns out, which it names."""
+    assert main(["status", "--results-dir", str(results)]) == 0
+    _, in_pipe = capsys.readouterr().out.splitlines()
+    for name, value in {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", screen := Terminal())
     assert main(["status", "--results-dir", str(results)]) == 0
-    assert len(screen.getvalue().splitlines()) > 2
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_status_on_a_terminal_breaks_no_cell(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns that do not fit are left out and named; each run is on one line, with its values whole."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("sys.stdout", screen := Terminal())
-    assert main(["status", "--results-dir", str(EARLIER)]) == 0
-    head, *rows, note = Text.from_ansi(screen.getvalue()).plain.splitlines()
-    assert max(map(cell_len, (head, *rows))) <= width
-    assert len(rows) == len({row.split()[0] for row in rows}) == len(list(EARLIER.iterdir()))
+    head, above, row, *rest = Text.from_ansi(screen.getvalue()).plain.splitlines()
+    assert above.split() == [NAME, "baseline/recency"]
+    assert max(map(cell_len, (head, row, *rest))) <= width
+    whole = dict(zip([*COLUMNS, "time"], in_pipe.split(), strict=True))
     kept = head.split()
-    assert {"name", "state", "users", "done"} <= {*kept} < {*COLUMNS}
-    assert all(name in note for name in {*COLUMNS} - {*kept})
-    users, done = (kept.index(name) for name in ("users", "done"))
-    for row in rows:
-        cells = re.split(r"\s{2,}", row.strip())
-        assert cells[users].isdigit() and cells[done].isdigit()
+    values = {name: whole[name] for name in kept} | ({"time": whole["time"]} if "updated" in kept else {})
+    assert row.split() == list(values.values())
+    assert {"subset", "state", "users", "done"} <= {*kept}
+    assert all(name in kept or name in " ".join(rest) for name in COLUMNS if name not in ("name", "model"))
 
 
+EARLIER = DATA / "folder-0.1.0" / "results"
 COUNTS = ("requests", "prompt_tokens", "completion_tokens", "requests_without_usage")
 
 
