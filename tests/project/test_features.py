@@ -26,6 +26,8 @@ FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
 KEPT = ("tests/commands/test_completion.py", "tests/config/test_settings_file.py")
 """Tests that run without one feature: of what looks at all commands and options."""
+TOGETHER = {"leaderboard": ("compare", "pages"), "pages": ("leaderboard",)}
+"""Features whose tests are also about what others make of their results: the page over all runs, and ranks."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
 
 PACKAGE = """
@@ -203,9 +205,9 @@ def test_harness_works_without_a_feature(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_feature_needs_no_other(name: str, tmp_path: Path) -> None:
-    """All others are deleted, with their tests: those of this one pass that are about no other."""
+    """All others are deleted, with their tests: those of this one pass that are about no other (but for `TOGETHER`)."""
     copy = tmp_path / "copy"
-    env = without(copy, [other for other in SHIPPED if other != name])
+    env = without(copy, [other for other in SHIPPED if other not in (name, *TOGETHER.get(name, ()))])
     done = called(copy, "-m", "pytest", *QUIETLY, f"tests/features/{name}", cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-4000:]
 
