@@ -37,7 +37,7 @@ def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path)
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_feature_has_a_page_of_its_own(name: str) -> None:
-    """Its contract is deleted with it."""
+    """Its contract, which the design points to."""
     if (ROOT / "harness/features" / name).exists():
         assert (ROOT / "docs/features" / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
 

@@ -159,7 +159,6 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
         ]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
-        (copy / "docs" / "features" / f"{name}.md").unlink()
     (copy / "tests" / "project" / Path(__file__).name).unlink()
     if "pages" in names:
         install(copy, "no_pages", STAND_IN)

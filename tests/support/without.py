@@ -2,7 +2,7 @@
 
 `HARNESS_WITHOUT` has their packages, commands and flags, separated by spaces. A test is about a feature if its code,
 the code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
-package anywhere, the others at the beginning of a text. `COUNTS` has their number.
+package or flag anywhere, a command at the beginning of a text or after `harness` or `make`. `COUNTS` has their number.
 """
 
 from __future__ import annotations
@@ -19,10 +19,22 @@ from typing import Any
 import pytest
 
 WORDS = os.environ.get("HARNESS_WITHOUT", "").split()
-FIRST = "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True)))
+COMMANDS = [word for word in WORDS if word[0] != "-" and "." not in word]
+OTHERS = [word for word in WORDS if word not in COMMANDS]
 COUNTS = "left_out.txt"
 """In the checkout: how many tests were left out, and of how many."""
-ABOUT = re.compile(rf"""["'`/ =\[](?:{FIRST})(?![\w-])""") if WORDS else None
+
+
+def _any(words: list[str]) -> str:
+    return "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "(?!)"
+
+
+ABOUT = (
+    re.compile(rf"""(?:["'`/ =\[](?:{_any(OTHERS)})|(?:["'`\[]|harness |make )(?:{_any(COMMANDS)}))(?![\w-])""")
+    if WORDS
+    else None
+)
+"""Some commands are words of every day (`show`, `set`), which stand in other code and sentences too."""
 
 
 @pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
