@@ -402,7 +402,7 @@ class Crew:
                 link.recalled.discard(number)
             elif link.leased and number not in link.recalled:
                 link.recalled.add(number)
-                link.outbox.append(m.Recall(number))
+                link.outbox.append(m.Reclaim(number))
 
     def _lease(self, link: _Link, number: int, play: _Play) -> int:
         """Lease a slot for the next request of a user if one is free; return how many bytes it may have, else 0.

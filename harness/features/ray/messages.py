@@ -129,7 +129,7 @@ class Cancel(_Message, frozen=True):
     user: int
 
 
-class Recall(_Message, frozen=True):
+class Reclaim(_Message, frozen=True):
     """Give back the slots of a lane that are leased and not in use."""
 
     lane: int
@@ -263,7 +263,7 @@ class Logged(_Message, frozen=True):
     warnings: list[str]
 
 
-ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Recall | Adopt
+ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Reclaim | Adopt
 
 
 class Judged(_Message, frozen=True):

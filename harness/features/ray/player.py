@@ -206,7 +206,7 @@ class Player:
             case m.Cancel(user):
                 one = self._plays.get(user)
                 _cancel(one.task if one else None)
-            case m.Recall(lane):
+            case m.Reclaim(lane):
                 self._give_back(*[one for one in self._plays.values() if one.play.lane == lane])
             case m.Adopt(lane, quirk):
                 self._transports[lane].quirks |= {quirk}

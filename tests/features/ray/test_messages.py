@@ -50,7 +50,7 @@ TO_WORKER: list[Any] = [
     m.Settled(2, None),
     m.Settled(2, WHOLE),
     m.Settled(2, None, 4096),
-    m.Recall(0),
+    m.Reclaim(0),
     m.Refused(2, m.packed(BUSY)),
     m.Cancel(1),
     m.Adopt(0, "no_temperature"),

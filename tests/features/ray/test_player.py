@@ -323,7 +323,7 @@ def test_leased_slots_that_are_not_in_use_are_given_back_on_demand(tmp_path: Pat
     """And by a play that is cancelled; each once."""
     opened.append(one := Alone(tmp_path, Endpoint(), Waiting))
     assert one.turn(play(ahead=MANY)) == []
-    assert one.turn(m.Recall(0), m.Recall(0)) == [m.GivenBack(1)]
+    assert one.turn(m.Reclaim(0), m.Reclaim(0)) == [m.GivenBack(1)]
     assert one.turn(m.Cancel(1)) == []
     assert one.turn(play(user=2, ahead=MANY), m.Cancel(2)) == [m.GivenBack(2)]
     assert not one.endpoint.sent
@@ -332,7 +332,7 @@ def test_leased_slots_that_are_not_in_use_are_given_back_on_demand(tmp_path: Pat
 def test_leased_slot_in_use_is_kept_until_its_request_has_ended(hanging: Alone) -> None:
     """It is no use to ask for it; a cancelled play gives it back."""
     assert hanging.turn(play(ahead=MANY)) == []
-    assert hanging.turn(m.Recall(0)) == [] and hanging.endpoint.on_the_wire == 1
+    assert hanging.turn(m.Reclaim(0)) == [] and hanging.endpoint.on_the_wire == 1
     assert hanging.turn(m.Cancel(1)) == [m.GivenBack(1)] and hanging.endpoint.on_the_wire == 0
 
 
