@@ -40,7 +40,7 @@ SECONDS = 240  # less than the time after which pytest ends the session
 MODELS = re.compile(r"""(?:MODEL|--model|model|RUNS) ?[= ] ?["']?([\w./: -]+)""")
 MAKE = re.compile(r"(?:\w+=\S+ )*make ")
 AT = "@@ line "
-UNTIL_IT_LISTENS = "until grep -q listening its_output; do sleep 0.1; done"
+UNTIL_IT_LISTENS = "until grep -q http:// its_output; do sleep 0.1; done"
 
 
 def about(kind: str, page: str, text: str) -> Mapping[str, Any] | None:

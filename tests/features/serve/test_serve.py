@@ -836,20 +836,11 @@ async def answered(port: int, data: bytes) -> bytes:
     return line
 
 
-SERVE = """
-import argparse
-from harness.features.serve import command as serve
-parser = argparse.ArgumentParser()
-serve.add_arguments(parser)
-raise SystemExit(serve.execute(parser.parse_args()))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_command_prints_its_url_and_serves_until_a_signal(stop: signal.Signals) -> None:
     """The one line says where it listens; a signal ends it with exit code 0, quietly."""
-    command = [sys.executable, "-c", SERVE, "--port", "0"]
+    command = [sys.executable, "-m", "harness", "serve", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
