@@ -51,11 +51,14 @@ _SHOWN.maxstring = _SHOWN.maxother = 60
 
 
 class HarnessError(Exception):
-    """Base of all: one sentence for the user, and the `exit_code` of a command that ends with it."""
+    """Base of all: a sentence for the user, or several, and the `exit_code` of a command that ends with it."""
 
     exit_code: int = 1
     runs: Sequence[Any] = ()
     """The runs (`harness.LoadedRun`) that a function of the Python interface has so far, where it raises."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class ExitCode(int):

@@ -113,6 +113,13 @@ def test_help_shows_what_most_people_need_and_names_the_rest(command: str, capsy
     assert all(re.search(rf"^  .*{flag}[ ,\n]", printed["--help-all"], re.M) for flag in flags)
 
 
+def test_error_of_several_sentences_is_text(tmp_path: Path) -> None:
+    """Neither an endpoint nor tasks: both are missing, a line each."""
+    with pytest.raises(harness.BadInput) as raised:
+        harness.run(model="m", tasks_dir=tmp_path, results_dir=tmp_path)
+    assert len(raised.value.args) == 2 and str(raised.value).split("\n") == [*raised.value.args]
+
+
 def test_error_about_a_key_does_not_show_it() -> None:
     """Whatever its type."""
     for wrong in ({"api_key": 1234567890}, {"extra_header": {"X-A": "line\nbreak-1234567890"}}):
