@@ -195,13 +195,16 @@ class Wire(asyncio.Protocol):
             return
         if not self._bits:
             return self._add(block)
+        more = False
         try:
-            while block:
+            while block or more:
                 if self._inflate is None or self._inflate.eof:  # the first, or another member
                     raw = self._bits == 15 and block[0] & 15 != 8  # some servers leave out the head of zlib
                     self._inflate = zlib.decompressobj(-15 if raw else self._bits)
-                self._add(self._inflate.decompress(block, STEP))
+                piece = self._inflate.decompress(block, STEP)
+                self._add(piece)
                 block = self._inflate.unconsumed_tail or self._inflate.unused_data
+                more = len(piece) == STEP and not self._inflate.eof  # it may hold some of what it has read
         except zlib.error:
             raise TransportFault("truncated", "the reply broke off") from None
 

@@ -33,6 +33,33 @@ def test_aiohttp_has_no_upper_bound() -> None:
     assert [one for one in wanted if one.startswith("aiohttp") and "<" in one] == []
 
 
+class Discarding(asyncio.Transport):
+    def write(self, data: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("more", range(0, 260, 4))
+async def test_reply_whose_end_is_decompressed_in_a_step_of_its_own_is_whole(more: int) -> None:
+    """zlib may have read all that came and still hold up to 258 bytes of what it is."""
+    body = b"x" * (wire_module.STEP + more)
+    for bits in (-15, 15, 31):
+        packer = zlib.compressobj(wbits=bits)
+        packed = packer.compress(body) + packer.flush()
+        coding = b"gzip" if bits == 31 else b"deflate"
+        wire = Wire(4 * MEGABYTE)
+        wire.connection_made(Discarding())
+        exchange = asyncio.ensure_future(wire.exchange(b"", b""))
+        await asyncio.sleep(0)
+        head = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (coding, len(packed))
+        wire.data_received(head + packed)
+        await exchange
+        assert await wire.readany() == body
+
+
 # Requests
 
 
