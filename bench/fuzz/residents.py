@@ -56,7 +56,7 @@ def _chat() -> Chat:
         SAMPLING.encode(request)
         return REPLY
 
-    return Chat(ask, replace(BENCHMARK.asking, parse_retries=0), BENCHMARK.language)
+    return Chat(ask, replace(BENCHMARK.asking, parse_retries=0), BENCHMARK.about.language)
 
 
 def _played(resident: Resident, chat: Chat) -> Day:

@@ -557,7 +557,7 @@ def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
 # What authors get wrong
 
 STATIC = {
-    "a syntax error": ("def parse(", "def parse((", "line 88"),
+    "a syntax error": ("def parse(", "def parse((", "line 87"),
     "an error as it is loaded": ("import numpy as np", "import numpy as np\n1 / 0", "ZeroDivisionError"),
     "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "SystemExit: 3"),
     "no class": ("class Visits(Benchmark):", "class Visits:", "found none"),
@@ -574,9 +574,13 @@ STATIC = {
     "a name that is no word": ('name = "visits"', 'name = "my visits"', "name: expected a word"),
     "a name that ships": ('name = "visits"', 'name = "streamprofile"', "a benchmark that ships"),
     "a subset whose name is the mean's": ('"north": ', '"all": ', "subsets: all"),
-    "a field that hides a method": ('user = "visitor"', 'warn = ("Detour",)', "warn: the harness calls this"),
-    "a field that hides a property": ('user = "visitor"', "configuration = 3", "configuration: "),
-    "a member that belongs to an object": ('user = "visitor"', "card = max", "belongs to the object `cards`"),
+    "a field that hides a method": ('version = "2"', 'warn = ("Detour",)', "warn: the harness calls this"),
+    "a field that hides a property": ('version = "2"', "configuration = 3", "configuration: "),
+    "a member that belongs to an object": ('version = "2"', "card = max", "belongs to the object `cards`"),
+    "an attribute of an object": ('version = "2"', 'user = "visitor"', "user: belongs to the object `about`"),
+    "a waiver of its own": ('version = "2"', "waived = {}", "waived: belongs to the object `about`"),
+    "a remark of its own": ('version = "2"', "def remark(self, task): ...", "remark: belongs to the object `about`"),
+    "columns of cards": ('version = "2"', "card_columns = ()", "card_columns: belongs to the object `cards`"),
     "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
     "live figures of no metric": (
         "class Hits(Scoring):",
@@ -588,10 +592,14 @@ STATIC = {
         'class Hits(Scoring):\n    live = "Detour"',
         "live: expected a tuple",
     ),
-    "a title that is none": ('name = "visits"', 'name = "visits"\n    title = 3', "title: expected text"),
+    "a title that is none": ('user="visitor"', "title=3", "title: expected text"),
     "no subset": ("subsets = {", "subset = {", "subsets: expected"),
     "a tasks file elsewhere": ('"visits/north.jsonl"', '"../north.jsonl"', "below the tasks folder"),
-    "secondary metrics that are none": ('user = "visitor"', "secondary = 3", "secondary: expected"),
+    "secondary metrics that are none": (
+        "class Hits(Scoring):",
+        "class Hits(Scoring):\n    secondary = 3",
+        "secondary: expected",
+    ),
     "a baseline that is none": ('"refuses": refuses', '"refuses": "no"', "baselines: expected"),
     "settings that are no dataclass": ("    @dataclass(frozen=True)\n", "", "no dataclass"),
     "a setting without a default": (

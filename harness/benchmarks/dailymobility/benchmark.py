@@ -17,7 +17,7 @@ from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics
 from harness.agents.llm import no_reply
 from harness.agents.loader import KEPT, AgentFile, load_agent
 from harness.agents.runner import Runner
-from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
@@ -223,22 +223,27 @@ def _measured(city: City, places: tuple[int, ...] | list[int], intentions: tuple
     return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
 
 
+@dataclass(frozen=True, kw_only=True)
 class ProfileFiles(TaskFiles):
     """The data in one of `LAYOUTS`. `city` is None where nothing is prepared to read a line."""
 
-    def __init__(self, city: City | None = None, steps: int = 1, truth_sha256: str = "") -> None:
-        self.version = f"1 {city.sha256} {steps}" if city else ""
-        self.truth_sha256 = truth_sha256
-        self._city, self._steps = city, steps
+    key_field: str = "id"
+    data_files: Sequence[str] = (
+        f"{FOLDER}/beijing.pb",
+        *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
+    )
+    data_set: str = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
+    city: City | None = None
+    steps: int = 1
 
     def file_in(self, folder: Path, name: str) -> Path:
         found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / PROFILES))
         return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
 
     def outline(self, line: JSON, subset: str) -> tuple[int, int]:
-        assert self._city is not None
-        task.check(line, self._city)
-        return line["id"], self._steps
+        assert self.city is not None
+        task.check(line, self.city)
+        return line["id"], self.steps
 
 
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
@@ -251,24 +256,22 @@ def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settin
 
 class DailyMobility(Benchmark):
     name = "dailymobility"
-    title = "DailyMobility"
     version = "1"
-    parser_version = "2"
     subsets: ClassVar = {"beijing": f"{FOLDER}/{PROFILES}"}
-    data_files = (
-        f"{FOLDER}/beijing.pb",
-        *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
-    )
-    data_set = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
     metrics = (
         Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
         *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),
     )
-    secondary = (
-        Metric(summary.PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
-        *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
-    )
     headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
+    about = About(
+        title="DailyMobility",
+        user="resident",
+        invalid_as="Invalid days count as stayed home with the intention other",
+        synthetic=SYNTHETIC,
+        language="zh",
+        floor="commuter",
+        parser_version="2",
+    )
     scoring = summary.DayScoring()
     task_files = ProfileFiles()
     records = Days()
@@ -279,11 +282,6 @@ class DailyMobility(Benchmark):
         runs_code=lambda identity: bool(identity.get("mode") == AgentMode.name),
         same_note=True,
     )
-    user = "resident"
-    language = "zh"
-    floor = "commuter"
-    key_field = "id"
-    invalid_as = "Invalid days count as stayed home with the intention other"
 
     @dataclass(frozen=True)
     class Settings:
@@ -318,10 +316,15 @@ class DailyMobility(Benchmark):
         truth = groundtruth.load(folder)
         self.scoring = summary.DayScoring(truth)
         mode = self._mode = self._made_mode()
-        self.task_files = ProfileFiles(self.city, mode.steps, truth.sha256)
+        self.task_files = ProfileFiles(
+            city=self.city,
+            steps=mode.steps,
+            version=f"1 {self.city.sha256} {mode.steps}",
+            truth_sha256=truth.sha256,
+        )
         own = mode.asks_with
         identity = {"mode": mode.name, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
-        self.configuration = replace(own, identity=identity)
+        self.configuration = replace(own, identity=identity, remark=_remark(mode.name, identity))
 
     def _made_mode(self) -> Mode:
         made = self.settings
@@ -331,7 +334,7 @@ class DailyMobility(Benchmark):
             if self.asking.needs_schema:
                 raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
-            return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
+            return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
         return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
 
     def parse(self, line: JSON, subset: str) -> Task:
@@ -344,15 +347,15 @@ class DailyMobility(Benchmark):
         """Return the `DayMetrics` of a day: the figures are made of records (`scores.py`)."""
         return _measured(self.city, answer.visited, answer.intentions)
 
-    def remark(self, task: Task) -> str:
-        notes = [SYNTHETIC] if task.synthetic else []
-        if self._mode.name == AgentMode.name:
-            notes += [SIMULATED] if AGENT_PARAMETERS in self.configuration.identity else [SIMULATED, RUNS_PARAMETERS]
-        return " ".join(notes)
-
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
         return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
+
+
+def _remark(mode: str, identity: JSON) -> str:
+    if mode != AgentMode.name:
+        return ""
+    return SIMULATED if AGENT_PARAMETERS in identity else f"{SIMULATED} {RUNS_PARAMETERS}"
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:

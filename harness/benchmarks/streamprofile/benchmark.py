@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Records, Task, TaskFiles
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
-from harness.benchmarks.streamprofile import authors, scores, summary
+from harness.benchmarks.streamprofile import authors, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
-from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import F1, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.published import published
 from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
@@ -29,12 +29,6 @@ from harness.model import JSON
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
-
-RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
-
-FWT = "FWT "
-CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
-FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
@@ -54,38 +48,7 @@ class StepAnswer(Struct, frozen=True):
     repairs: tuple[str, ...]
 
 
-def _metric(name: str, **more: Any) -> Metric:
-    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable` declares."""
-    better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
-    more = {"ranked_by": f"{name} (cut)"} | more
-    return Metric(name, better=better, **more)
-
-
-def _transfer(name: str) -> Metric:
-    definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
-    more = {"unranked": summary.GROWS, "ranked_by": ""} if name == F1 else {}
-    return _metric(f"{FWT}{name}", bounds=(-1, 1), definition=definition, **more)
-
-
-def _comparable(metric: Metric) -> Metric:
-    """Return what a metric is ranked by (`scores.PARTS`)."""
-    of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
-    definition, leaves_out = (FOLLOWING, (summary.FEWER, summary.OUTSIDE)) if of_rules else (CUT, ())
-    return replace(
-        metric, name=metric.ranked_by, definition=f"{metric.name} {definition}", ranked_by="", leaves_out=leaves_out
-    )
-
-
-MEANS = tuple(_metric(name, definition=DEFINITIONS[name]) for name in NAMES)
-FURTHER = (
-    _metric(summary.RELEASE, definition=RELEASED),
-    *map(_transfer, (*NAMES, scores.PER_STEP)),
-)
-
-
 class StepFiles(TaskFiles):
-    version = "1"
-
     def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
         tasks.check(line, subset)
         return line["user_id"], len(line["prediction_tasks"])
@@ -153,19 +116,19 @@ class Steps(Records):
 
 class StreamProfile(Benchmark):
     name = "streamprofile"
-    title = "StreamProfileBench"
     version = "1"
-    parser_version = "2"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
-    data_set = "WaterWang-001/StreamProfileBench"
-    metrics = MEANS
-    secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
+    metrics = summary.MEANS
     headline = ("Recall", F1)
-    language = "zh"
-    floor = "recency"
-    invalid_as = "Invalid answers count as empty"
+    about = About(
+        title="StreamProfileBench",
+        invalid_as="Invalid answers count as empty",
+        language="zh",
+        floor="recency",
+        parser_version="2",
+    )
     scoring = summary.StepScoring()
-    task_files = StepFiles()
+    task_files = StepFiles(version="1", data_set="WaterWang-001/StreamProfileBench")
     records = Steps()
     cards = UserCards()
     imports = Imports(authors, published, summary.upgraded, same_note=True)

@@ -93,7 +93,7 @@ def reply(place: Any = "home", intention: str = "home activity", **more: Any) ->
 
 
 def played_with(script: Script, **asking: Any) -> tuple[Day, Usage]:
-    chat = Chat(script.ask, Asking(**asking), DailyMobility.language)
+    chat = Chat(script.ask, Asking(**asking), DailyMobility.about.language)
     return asyncio.run(play(RESIDENT, Nearby(SMALL), chat, PROMPT)), chat.usage
 
 
