@@ -17,9 +17,8 @@ import numpy as np
 
 from harness.agents.city import Aoi, City, Poi, as_message
 from harness.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
-from harness.agents.projection import lnglat
 from harness.agents.simulator import Stop
-from harness.agents.spatial import optional
+from harness.agents.spatial import lnglat, optional
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000

@@ -13,14 +13,25 @@ from msgspec import structs
 
 from harness.agents import session
 from harness.agents.city import City, load_city
-from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
+from harness.agents.day import (
+    INTENTIONS,
+    NUMBERS,
+    ROWS,
+    SLOTS,
+    Day,
+    DayMetrics,
+    Resident,
+    gyration_radius,
+    intention_sequence,
+    proportions,
+    visited,
+)
 from harness.agents.llm import no_reply
 from harness.agents.loader import KEPT, AgentFile, load_agent
 from harness.agents.runner import Runner
 from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
 from harness.benchmarks.dailymobility.cards import ResidentCards
-from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from harness.benchmark import metrics_of
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.reports import declared
-from harness.benchmarks.streamprofile.published import published
+from harness.benchmarks.streamprofile.benchmark import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.features.leaderboard.footnotes import notes
