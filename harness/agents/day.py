@@ -60,15 +60,6 @@ class Day:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DayMetrics:
-    """`locations` distinct AOIs; `radius` of gyration in metres; `proportions` of the 7 intentions, summing to 1."""
-
-    locations: int
-    radius: float
-    proportions: tuple[float, ...]
-
-
 def visited(rows: Iterable[Row]) -> tuple[int, ...]:
     """Distinct AOIs in order of first visit; rows on the way have none. All 100 rows count, the next day's 4 too."""
     return tuple(dict.fromkeys(row.aoi for row in rows if row.aoi is not None))

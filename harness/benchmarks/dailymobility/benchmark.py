@@ -19,7 +19,6 @@ from harness.agents.day import (
     ROWS,
     SLOTS,
     Day,
-    DayMetrics,
     Resident,
     gyration_radius,
     intention_sequence,
@@ -30,16 +29,17 @@ from harness.agents.llm import no_reply
 from harness.agents.loader import KEPT, AgentFile, load_agent
 from harness.agents.runner import Runner
 from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
-from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
+from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
-from harness.benchmarks.template import Unplayed
+from harness.benchmarks.tasks import kind_of
+from harness.benchmarks.template import Template
 from harness.chat import Asking, Chat
-from harness.errors import AgentFailed, BadInput, in_brief
+from harness.errors import AgentFailed, BadInput, FieldError, in_brief
 from harness.model import JSON, Completion, Request
 
 FOLDER, PROFILES = "dailymobility", "profiles.json"
@@ -83,7 +83,6 @@ class Mode(Protocol):
     """How a day comes about. `asks_with` has the identity of the mode alone."""
 
     name: str
-    steps: int
     asks_with: Configuration
 
     async def play(self, resident: Resident, chat: Chat) -> Day: ...
@@ -95,7 +94,7 @@ class PlanMode:
     name = plan.MODE
     steps = 1
 
-    def __init__(self, prompt: plan.PlanPrompt, city: City, asking: Asking) -> None:
+    def __init__(self, prompt: Template, city: City, asking: Asking) -> None:
         self.asks_with = Configuration(prompt.source, prompt.path, prompt.files, asking.identity)
         self._prompt = prompt
         self._nearby = plan.Nearby(city)
@@ -173,20 +172,6 @@ def _oddities(completion: Completion) -> Iterator[str]:
         yield "cut_off"
 
 
-class UnplayedMode(Unplayed):
-    """The mode of an earlier run whose days are only measured."""
-
-    def __init__(self, settings: JSON) -> None:
-        super().__init__(checked(settings, "prompt", str))
-        self.name: str = checked(settings, "mode", str)
-        self.steps = AgentMode.steps if self.name == AgentMode.name else PlanMode.steps
-        identity = {name: settings[name] for name in IDENTITIES if name in settings}
-        self.asks_with = Configuration(self.source, None, {}, identity)
-
-    async def play(self, resident: Resident, chat: Chat) -> Day:
-        self.messages()
-
-
 def _divergence(metric: str) -> str:
     return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
 
@@ -199,14 +184,14 @@ class Days(Records):
     has_answer = False
     city: City | None = None
 
-    def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
+    def record(self, task: Task, answer: Day, metrics: JSON, outcome: str, repairs: Sequence[str]) -> JSON:
         return {
             "user_id": task.given.number,
             "mode": answer.mode,
             "intentions": answer.intentions,
             "places": answer.places,
             "visited_aois": answer.visited,
-            **_columns(metrics),
+            **metrics,
             "invalid": None if answer.outcome == VALID else answer.outcome,
             "repairs": answer.repairs,
             "warnings": answer.warnings,
@@ -216,7 +201,7 @@ class Days(Records):
         assert self.city is not None
         with read_of(task.key):
             _check_record(task.given, data, self.city)
-            return {**data, **_columns(_measured(self.city, data["visited_aois"], data["intentions"]))}
+            return {**data, **_measured(self.city, data["visited_aois"], data["intentions"])}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
@@ -229,9 +214,12 @@ class Days(Records):
         return (record["invalid"] or VALID,)
 
 
-def _measured(city: City, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
-    centroids = [(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]
-    return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
+def _measured(city: City, places: Sequence[int], intentions: Sequence[int]) -> JSON:
+    return {
+        "daily_location_number": len(places),
+        "gyration_radius_m": gyration_radius([(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]),
+        "intention_proportions": proportions(intentions),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +241,7 @@ class ProfileFiles(TaskFiles):
 
     def outline(self, line: JSON, subset: str) -> tuple[int, int]:
         assert self.city is not None
-        task.check(line, self.city)
+        check(line, self.city)
         return line["id"], self.steps
 
 
@@ -326,36 +314,36 @@ class DailyMobility(Benchmark):
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
         truth = groundtruth.load(folder)
         self.scoring = summary.DayScoring(truth)
-        mode = self._mode = self._made_mode()
-        self.task_files = ProfileFiles(
-            city=self.city,
-            steps=mode.steps,
-            version=f"1 {self.city.sha256} {mode.steps}",
-            truth_sha256=truth.sha256,
-        )
-        own = mode.asks_with
-        identity = {"mode": mode.name, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
-        self.configuration = replace(own, identity=identity, remark=_remark(mode.name, identity))
+        if self.recorded is None:
+            self._mode = self._made_mode()
+            mode, own = self._mode.name, self._mode.asks_with
+        else:  # days are only measured
+            earlier = {name: self.recorded[name] for name in IDENTITIES if name in self.recorded}
+            mode = checked(self.recorded, "mode", str)
+            own = Configuration(checked(self.recorded, "prompt", str), None, {}, earlier)
+        self._steps = AgentMode.steps if mode == AgentMode.name else PlanMode.steps
+        version = f"1 {self.city.sha256} {self._steps}"
+        self.task_files = ProfileFiles(city=self.city, steps=self._steps, version=version, truth_sha256=truth.sha256)
+        identity = {"mode": mode, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
+        self.configuration = replace(own, identity=identity, remark=_remark(mode, identity))
 
     def _made_mode(self) -> Mode:
         made = self.settings
-        if self.recorded is not None:
-            return UnplayedMode(self.recorded)
         if made.agent is not None:
             if self.asking.needs_schema:
                 raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
-        return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
+        return PlanMode(plan.prompt_of(made.prompt), self.city, self.asking)
 
     def parse(self, line: JSON, subset: str) -> Task:
-        return task.parse(line, self.city, self._mode.steps)
+        return task_of(line, self.city, self._steps)
 
     async def play(self, given: Resident, chat: Chat) -> Day:
         return await self._mode.play(given, chat)
 
     def measure(self, task: Task, answer: Day) -> Any:
-        """Return the `DayMetrics` of a day: the figures are made of records (`scores.py`)."""
+        """Return what the record has of a day: the figures are made of records (`scores.py`)."""
         return _measured(self.city, answer.visited, answer.intentions)
 
     @classmethod
@@ -367,6 +355,24 @@ def _remark(mode: str, identity: JSON) -> str:
     if mode != AgentMode.name:
         return ""
     return SIMULATED if AGENT_PARAMETERS in identity else f"{SIMULATED} {RUNS_PARAMETERS}"
+
+
+def task_of(entry: JSON, city: City, steps: int) -> Task:
+    """Return the task of an entry; `given` is a `Resident`. Raise `FieldError`."""
+    check(entry, city)
+    profile = {name: value for name, value in entry.items() if name != "synthetic"}  # a label of the data, no profile
+    resident = Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)
+    return Task(resident.key, given=resident, steps=steps)
+
+
+def check(entry: JSON, city: City) -> None:
+    """Validate every field of an entry that is used. Raise `FieldError`."""
+    for name in ("id", "home", "work"):
+        if type(entry.get(name)) is not int:
+            raise FieldError(name, "a whole number", kind_of(entry.get(name)))
+    for name in ("home", "work"):
+        if entry[name] not in city.aois:
+            raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:
@@ -399,11 +405,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except (OSError, ValueError):  # a path of a manifest may be no path at all
         return []
-
-
-def _columns(metrics: DayMetrics) -> JSON:
-    return {
-        "daily_location_number": metrics.locations,
-        "gyration_radius_m": metrics.radius,
-        "intention_proportions": metrics.proportions,
-    }

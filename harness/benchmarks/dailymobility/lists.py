@@ -13,10 +13,12 @@ import io
 import json
 import pickle
 import pickletools
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -78,32 +80,19 @@ def _four_lists(content: Any, path: Path) -> JSON:
 def _column(field: Field, items: Any, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
         raise BadInput(f"{where}: expected a list, got {_kind(items)}")
-    if field.columns is None:
-        values = _numbers(items, lambda at, item: bad(field, where, at, None, item))
-    else:
-        rows = [_row(field, field.columns, row, plain(item), where) for row, item in enumerate(items)]
-        values = np.concatenate(rows).reshape(-1, field.columns) if rows else np.empty((0, field.columns))
+    kind, rows = list[float] if field.columns is None else list[list[float]], [plain(item) for item in items]
+    for row, item in enumerate(rows if field.columns is not None else ()):
+        if not isinstance(item, (list, tuple)) or len(item) != field.columns:
+            got = f"{len(item)} of them" if isinstance(item, (list, tuple)) else _kind(item)
+            raise BadInput(f"{where}: row {row + 1}: expected a list of {field.columns} numbers, got {got}")
+    try:
+        values = np.array(msgspec.convert(rows, kind), dtype=np.float64)
+    except msgspec.ValidationError as error:
+        row, *column = map(int, re.findall(r"\[(\d+)\]", str(error)))  # "... - at `$[3][5]`"
+        raise bad(field, where, row, *([column[0], rows[row][column[0]]] if column else [None, rows[row]])) from None
+    values = values.reshape(-1, field.columns) if field.columns is not None else values
     check(field, values, where)
     return values
-
-
-def _row(field: Field, columns: int, row: int, items: Any, where: str) -> Array:
-    if not isinstance(items, (list, tuple)) or len(items) != columns:
-        got = f"{len(items)} of them" if isinstance(items, (list, tuple)) else _kind(items)
-        raise BadInput(f"{where}: row {row + 1}: expected a list of {columns} numbers, got {got}")
-    return _numbers(items, lambda at, value: bad(field, where, row, at, value))
-
-
-def _numbers(items: Sequence[Any], bad: Callable[[int, Any], BadInput]) -> Array:
-    """Return ints and floats as an array; `bad` makes the error for anything else (booleans too)."""
-    if not {int, float}.issuperset(map(type, items)):
-        at, item = next((at, item) for at, item in enumerate(items) if type(item) not in (int, float))
-        raise bad(at, item)
-    try:
-        return np.array(items, dtype=np.float64)
-    except OverflowError:
-        at, item = max(enumerate(items), key=lambda one: abs(one[1]) if type(one[1]) is int else 0)
-        raise bad(at, item) from None
 
 
 def _kind(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,6 @@ from harness.benchmarks.streamprofile.metrics import F1, StepMetrics, measure_st
 from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
-from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, in_brief
 from harness.model import JSON, Published
@@ -163,11 +163,13 @@ class StreamProfile(Benchmark):
 
     def prepare(self) -> None:
         self.cards = UserCards(self.asking.parse_retries)
-        named = checked(self.recorded, "prompt", str) if self.recorded is not None else None
-        prompt: prompts.Prompt = prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
-        identity = {"prompt": prompt.source, "persona": self.settings.persona, **self.asking.identity}
-        self._prompt = prompt
-        self.configuration = Configuration(prompt.source, prompt.path, dict(prompt.files), identity)
+        if self.recorded is None:
+            self._prompt = prompt = prompts.load(self.settings.prompt, self.digests)
+            source, path, files = prompt.source, prompt.path, prompt.files
+        else:  # answers are only measured
+            source, path, files = checked(self.recorded, "prompt", str), None, {}
+        identity = {"prompt": source, "persona": self.settings.persona, **self.asking.identity}
+        self.configuration = Configuration(source, path, files, identity)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
@@ -207,16 +209,12 @@ class StreamProfile(Benchmark):
 def _check_steps(task: Task, data: JSON) -> None:
     """Raises `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
     of them twice, is no score of this user."""
-    seen = set()
-    known = {step.step_id for step in task.given.steps}
-    for saved in data["steps"]:
-        number = saved["step_id"]
-        if number not in known:
-            raise BadInput(f"user {task.key}: step_id {in_brief(number)} of the results is not in the tasks file")
-        if number in seen:
-            raise BadInput(f"user {task.key}: duplicate step_id {number}")
-        seen.add(number)
-    if missing := known - seen:
+    seen, known = Counter(saved["step_id"] for saved in data["steps"]), {step.step_id for step in task.given.steps}
+    if unknown := [number for number in seen if number not in known]:
+        raise BadInput(f"user {task.key}: step_id {in_brief(unknown[0])} of the results is not in the tasks file")
+    if twice := [number for number, count in seen.items() if count > 1]:
+        raise BadInput(f"user {task.key}: duplicate step_id {twice[0]}")
+    if missing := known - seen.keys():
         raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
 
 
