@@ -11,7 +11,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -327,8 +326,9 @@ class Scoring:
     followed by the numbers of defined ones. With `is_mean` a figure is the mean of its values, so it has bounds while
     users are missing. With `is_measured` the values are those that `measure` returns, and are checked. `has_intervals`
     says that `intervals` computes them, `needs_tasks` that `with_task` adds to records: a report then reads tasks.
-    `secondary` are further figures of reports and tables; they are compared only if a metric is `ranked_by` one. `live`
-    names the metrics that are shown during a run, by default the headline.
+    `secondary` are further figures of reports and tables; they are compared only if a metric is `ranked_by` one.
+    `headline` names the metrics that are shown first, by default the first two; users are ranked by the last one.
+    `live` names those that are shown during a run, by default the headline.
     """
 
     has_values: ClassVar[bool] = False
@@ -337,6 +337,7 @@ class Scoring:
     has_intervals: ClassVar[bool] = False
     needs_tasks: ClassVar[bool] = False
     secondary: ClassVar[Sequence[Metric]] = ()
+    headline: ClassVar[Sequence[str]] = ()
     live: ClassVar[Sequence[str]] = ()
 
     def statistics(self, records: Sequence[JSON]) -> Any:
@@ -500,9 +501,6 @@ class Benchmark:
     metrics: ClassVar[Sequence[Metric]]
     """The metrics that `scoring` computes, in that order. They have intervals, and are ranked and compared."""
 
-    headline: ClassVar[Sequence[str]] = ()
-    """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
-
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function returns the text
     of a reply to the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
@@ -547,7 +545,7 @@ class Benchmark:
         if folder is None:
             return
         if self.origin is None:  # what ships raises errors of its own
-            self.prepare()
+            self.configuration = self.prepare() or Configuration.of(self.settings, asking)
             return
         self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
@@ -555,15 +553,11 @@ class Benchmark:
             if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)]:
                 raise TypeError(f"self.{hidden[0]} is an object of the harness: rename yours")
 
-    @cached_property
-    def configuration(self) -> Configuration:
-        """Return what the run asks with. `prepare` may set another."""
-        return Configuration.of(self.settings, self.asking)
-
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration | None:
         """Load the data that `play` and `measure` need, from `self.folder`.
 
-        If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
+        Benchmarks that ship may return what the run asks with, in place of what their `Settings` name. If
+        `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
         """
 
     def warn(self, text: str) -> None:
@@ -610,7 +604,6 @@ OBJECTS = {
     "records": Records,
     "cards": Cards,
     "imports": Imports,
-    "configuration": Configuration,
 }
 """The objects that a benchmark has, by the name of its member."""
 
@@ -628,7 +621,7 @@ def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
 
 def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
     """Return the names of the headline metrics."""
-    return tuple(benchmark.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
+    return tuple(benchmark.scoring.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
 
 
 def files_needed(benchmark: type[Benchmark], subset: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import orjson
 
 from harness.agents.city import read_city
 from harness.agents.day import Day, Resident
-from harness.benchmark import Task
+from harness.benchmark import Configuration, Task
 from harness.benchmarks.dailymobility import plan, synth
 from harness.benchmarks.dailymobility.benchmark import DailyMobility, task_of
 from harness.benchmarks.tasks import parse
@@ -31,8 +31,9 @@ REPLY = Completion('{"segments": [{"start": "00:00", "end": "24:00", "intention"
 class Residents(DailyMobility):
     """Parses entries without the files of a tasks folder."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration:
         self.city = CITY
+        return Configuration("own", None, {}, {})
 
     def parse(self, line: JSON, subset: str) -> Task:
         return task_of(line, self.city, steps=1)

@@ -274,7 +274,7 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
 
 def _bad_shown(cls: Any) -> Iterator[str]:
     names = metrics_of(cls)
-    for field, chosen in {"headline": cls.headline, "live": cls.scoring.live}.items():
+    for field, chosen in {"headline": cls.scoring.headline, "live": cls.scoring.live}.items():
         if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
@@ -298,6 +298,8 @@ def _bad_objects(cls: Any) -> Iterator[str]:
         yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
+    if hasattr(cls, "configuration"):
+        yield "configuration: the harness sets this: rename yours"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:

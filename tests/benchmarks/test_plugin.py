@@ -557,7 +557,7 @@ def test_a_model_that_is_missing_is_asked_for_with_a_baseline_of_this_benchmark(
 # What authors get wrong
 
 STATIC = {
-    "a syntax error": ("def parse(", "def parse((", "line 87"),
+    "a syntax error": ("def parse(", "def parse((", "line 88"),
     "an error as it is loaded": ("import numpy as np", "import numpy as np\n1 / 0", "ZeroDivisionError"),
     "an end of the process": ("import numpy as np", "import numpy as np\nraise SystemExit(3)", "SystemExit: 3"),
     "no class": ("class Visits(Benchmark):", "class Visits:", "found none"),
@@ -577,6 +577,7 @@ STATIC = {
     "a field that hides a method": ('version = "2"', 'warn = ("Detour",)', "warn: the harness calls this"),
     "a field that hides a property": ('version = "2"', "configuration = 3", "configuration: "),
     "a member that belongs to an object": ('version = "2"', "card = max", "belongs to the object `cards`"),
+    "a headline of its own": ('version = "2"', 'headline = ("Hit rate",)', "headline: belongs to the object `scoring`"),
     "an attribute of an object": ('version = "2"', 'user = "visitor"', "user: belongs to the object `about`"),
     "a waiver of its own": ('version = "2"', "waived = {}", "waived: belongs to the object `about`"),
     "a remark of its own": ('version = "2"', "def remark(self, task): ...", "remark: belongs to the object `about`"),

@@ -238,8 +238,8 @@ def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
 def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path: Path) -> None:
     """Secondary metrics are not compared, and a comparison without a primary figure has no verdict."""
     values = "def values(self, records):\n    return [[1.0, 1.0, 1.0] for _ in records]"
-    scoring = having("scoring", "Means", f'secondary = (Metric("Extra"),)\n\n{values}')
-    file = edited(tmp_path, f'    headline = ("Extra",)\n\n{scoring}')
+    scoring = having("scoring", "Means", f'secondary = (Metric("Extra"),)\nheadline = ("Extra",)\n\n{values}')
+    file = edited(tmp_path, scoring)
     assert Figures(registry.find(str(file))()).main == ("MAE", "Exact")
 
 

@@ -261,7 +261,6 @@ class DailyMobility(Benchmark):
         Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
         *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),
     )
-    headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     about = About(
         title="DailyMobility",
         user="resident",
@@ -308,7 +307,7 @@ class DailyMobility(Benchmark):
 
         sends_parameters = False
 
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration:
         folder = self.task_files.file_in(self.folder, FOLDER)
         self.city = load_city(folder / "beijing.pb")
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
@@ -325,7 +324,7 @@ class DailyMobility(Benchmark):
         version = f"1 {self.city.sha256} {self._steps}"
         self.task_files = ProfileFiles(city=self.city, steps=self._steps, version=version, truth_sha256=truth.sha256)
         identity = {"mode": mode, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
-        self.configuration = replace(own, identity=identity, remark=_remark(mode, identity))
+        return replace(own, identity=identity, remark=_remark(mode, identity))
 
     def _made_mode(self) -> Mode:
         made = self.settings

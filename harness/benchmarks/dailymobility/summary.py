@@ -57,6 +57,7 @@ class DayScoring(Scoring):
         Metric(PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
         *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
     )
+    headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, PER_SLOT)
     truth: GroundTruth | None = None
 

@@ -19,7 +19,7 @@ from harness.benchmarks.streamprofile import authors, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
-from harness.benchmarks.streamprofile.metrics import F1, StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
 from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
@@ -140,7 +140,6 @@ class StreamProfile(Benchmark):
     version = "1"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
     metrics = summary.MEANS
-    headline = ("Recall", F1)
     about = About(
         title="StreamProfileBench",
         invalid_as="Invalid answers count as empty",
@@ -161,7 +160,7 @@ class StreamProfile(Benchmark):
         )
         persona: bool = field(default=True, metadata={"help": "ablation: carry no persona from step to step"})
 
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration:
         self.cards = UserCards(self.asking.parse_retries)
         if self.recorded is None:
             self._prompt = prompt = prompts.load(self.settings.prompt, self.digests)
@@ -169,7 +168,7 @@ class StreamProfile(Benchmark):
         else:  # answers are only measured
             source, path, files = checked(self.recorded, "prompt", str), None, {}
         identity = {"prompt": source, "persona": self.settings.persona, **self.asking.identity}
-        self.configuration = Configuration(source, path, files, identity)
+        return Configuration(source, path, files, identity)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)

@@ -74,6 +74,7 @@ class StepScoring(Means):
 
     is_measured = False
     needs_tasks = True
+    headline = ("Recall", F1)
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:

@@ -28,6 +28,8 @@ class Visited(Records):
 
 
 class Hits(Scoring):
+    headline = ("Hit rate", "Detour")
+
     def statistics(self, records):
         rows = []
         for record in records:
@@ -62,7 +64,6 @@ class Visits(Benchmark):
         Metric("Hit rate"),
         Metric("Detour", better="lower", unit="km", bounds=(0, None)),
     )
-    headline = ("Hit rate", "Detour")
     about = About(user="visitor")
     task_files = TaskFiles(key_field="id", data_files=("visits/distances.json",))
     baselines = {"everywhere": everywhere, "refuses": refuses}
