@@ -15,8 +15,8 @@ from harness.config.plan import Plan
 from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
-from harness.engine.run import check_disk
-from harness.engine.session import Schedules, Session, check_plans, open_indexes, open_sessions, play
+from harness.engine.opening import open_sessions
+from harness.engine.session import Schedules, Session, play
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 
@@ -53,13 +53,13 @@ def _open(
     """
     for words in dict.fromkeys(words for plan in plans for words in notices(plan)):
         say(words)
-    check_plans(plans, extensions)
+    for extension in extensions:
+        extension.check(plans)
     for extension in extensions:
         extension.begin(plans, held, say)
-    sessions, code = open_sessions(plans, open_indexes(plans, held), held, emit, extensions)
+    sessions, code = open_sessions(plans, held, emit, extensions)
     for extension in extensions:
         extension.ready(sessions)
-    check_disk([run for session in sessions for run in session.unfinished])
     for words in [words for session in sessions if session.unfinished for words in session.expected()]:
         say(words)
     return sessions, code

@@ -19,6 +19,7 @@ import msgspec
 from harness import __version__, defaults
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
+from harness.benchmarks.registry import check_baseline
 from harness.config import hash_seed
 from harness.config.address import Found, key_check
 from harness.cost import Price
@@ -78,7 +79,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One configuration over its subsets."""
+    """One configuration over its subsets. Raise `BadInput` for a baseline that the harness does not have."""
 
     name: str
     benchmark: Benchmark
@@ -89,6 +90,10 @@ class Plan:
     tuning: defaults.Tuning
     selection: Selection = field(default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED))
     terms: Terms = field(default_factory=Terms)
+
+    def __post_init__(self) -> None:
+        if self.found is None:
+            check_baseline(self.sampling.model, type(self.benchmark))
 
     @property
     def found(self) -> Found | None:

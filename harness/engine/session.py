@@ -8,25 +8,21 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from harness.benchmark import kept_files
-from harness.benchmarks import tasks
-from harness.benchmarks.registry import check_baseline
 from harness.config.plan import Plan
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
-from harness.engine.events import Dropped, Emit, Ended, LeftOpen, NotOpened, Scored, Unchanged, Unscored
+from harness.engine.events import Dropped, Emit, Ended, LeftOpen, Scored, Unchanged, Unscored
 from harness.engine.extension import Extension, Observe, Say
-from harness.engine.files import Reported, index_file, now, stamp, write_report
+from harness.engine.files import Reported, now, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled, Signals
-from harness.engine.run import Run, is_bare, open_run
+from harness.engine.run import Run
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -40,57 +36,9 @@ from harness.errors import (
 )
 from harness.feature import own_logs
 from harness.model import JSON, Snapshots
-from harness.store.atomic import remove_folder
-from harness.store.manifest import COMPLETE, is_file_name, load, part_of
-from harness.store.run import RunFiles, RunStore, runs_in, same_identity, value_text
-from harness.store.tasks import TaskIndex
+from harness.store.manifest import COMPLETE, part_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
-
-
-_IndexKey = tuple[str, str, str, Path, int]
-_Indexes = dict[_IndexKey, TaskIndex]
-"""By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
-
-
-def check_plans(plans: Sequence[Plan], extensions: Sequence[Extension]) -> None:
-    """Raise `BadInput` for what cannot be played: an unknown baseline, or what a feature refuses."""
-    for plan in plans:
-        if plan.found is None:
-            check_baseline(plan.sampling.model, type(plan.benchmark))
-    for extension in extensions:
-        extension.check(plans)
-
-
-def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
-    """Open every tasks file, and validate it to its last line before anything else."""
-    found: _Indexes = {}
-    for plan in plans:
-        for subset, path in plan.tasks.items():
-            if (key := index_key(plan, subset)) not in found:
-                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
-                held.callback(found[key].close)
-    return found
-
-
-def index_key(plan: Plan, subset: str) -> _IndexKey:
-    return plan.benchmark.name, tasks.version(plan.benchmark), subset, plan.tasks[subset], plan.repeats
-
-
-def open_sessions(
-    plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, emit: Emit, extensions: Sequence[Extension]
-) -> tuple[list[Session], int]:
-    """Return the sessions that can start, and an exit code. A plan that cannot stops no other; alone, it raises."""
-    if len(plans) == 1:
-        return [Session(plans[0], indexes, held, emit, extensions, alone=True)], 0
-    opened, code = [], 0
-    for plan in plans:
-        try:
-            opened.append(Session(plan, indexes, held, emit, extensions, alone=False))
-        except HarnessError as error:
-            emit(NotOpened(plan.name, error))
-            code = max(code, ExitCode.of(error))
-    return opened, code
 
 
 class Session:
@@ -100,52 +48,15 @@ class Session:
     are the runs with a new report.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        indexes: _Indexes,
-        held: ExitStack,
-        emit: Emit,
-        extensions: Sequence[Extension],
-        alone: bool,
-    ) -> None:
-        """Lock a plan's runs, check that they have its configuration, and open their files."""
-        if odd := [name for name in kept_files(plan.benchmark) if not is_file_name(name)]:
-            raise BadInput(
-                f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
-            )
+    def __init__(self, plan: Plan, runs: list[Run], emit: Emit, extensions: Sequence[Extension], alone: bool) -> None:
         self.plan = plan
+        self.runs = runs
+        self.unfinished = [run for run in runs if len(run.remaining)]
         self.code: int | None = None
         self.reported: list[Reported] = []
         self._emit = emit
         self._extensions = extensions
         self._label = "" if alone else f"{plan.name}: "
-        is_first = not plan.folder.exists()
-        stores: dict[str, RunStore] = {}
-        for subset in plan.tasks:
-            stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
-            held.callback(stores[subset].close)
-        if is_first:
-            logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
-            held.callback(remove_folder, plan.folder, {*logs, *kept_files(plan.benchmark)})  # if no run is left in it
-        for earlier in runs_in(plan.folder):
-            if not (earlier.subset in stores and (plan.terms.restart or is_bare(earlier))):
-                same_identity(load(earlier.manifest), plan.identity(), plan.terms.allowed, plan.folder)
-        if plan.terms.restart:
-            for store in stores.values():
-                store.set_aside_everything(own_logs(store.files))
-        self.runs = [
-            open_run(
-                plan,
-                indexes[index_key(plan, subset)],
-                store,
-                subset if alone else f"{plan.name}, {subset}",
-                emit,
-                extensions,
-            )
-            for subset, store in stores.items()
-        ]
-        self.unfinished = [run for run in self.runs if len(run.remaining)]
 
     def finish(
         self, lane: Lane | None = None, schedule: JSON | None = None, signalled: Signalled = lambda: None
@@ -180,7 +91,7 @@ class Session:
     def undo(self) -> None:
         """Restore the runs' state from before this session, which could not begin."""
         for run in self.unfinished:
-            if run.is_new and is_bare(run.store.files):
+            if run.is_new and run.store.files.is_bare:
                 run.store.drop(own_logs(run.store.files))
             else:
                 leave(run)

@@ -12,8 +12,8 @@ from harness.config.plan import Plan
 from harness.endpoint.quirks import QUIRKS
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Settle, User
+from harness.engine.opening import unwanted
 from harness.engine.replay import Asked
-from harness.engine.run import unwanted
 from harness.errors import BadInput
 from harness.features.reuse.saved_replies import SavedReplies
 from harness.model import JSON, Completion
