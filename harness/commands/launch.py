@@ -58,8 +58,6 @@ def _open(
     for extension in extensions:
         extension.begin(plans, held, say)
     sessions, code = open_sessions(plans, held, emit, extensions)
-    for extension in extensions:
-        extension.ready(sessions)
     for words in [words for session in sessions if session.unfinished for words in session.expected()]:
         say(words)
     return sessions, code
@@ -72,7 +70,6 @@ def _play(
     caller: options.Session,
 ) -> Schedules:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
-    unfinished = [session for session in sessions if session.unfinished]
     say = partial(console.print, **PLAIN)
 
     def shown() -> AbstractContextManager[Observe]:
@@ -80,7 +77,8 @@ def _play(
 
     playing = partial(play, extensions=extensions, say=say, display=shown, run_async=caller.run_async)
     for extension in extensions:
-        unfinished = [*extension.before(unfinished, partial(playing, finishing=False), say)] if unfinished else []
+        sessions = extension.before(sessions, partial(playing, finishing=False), say)
+    unfinished = [session for session in sessions if session.unfinished]
     return playing(unfinished) if unfinished else []
 
 

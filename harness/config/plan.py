@@ -65,7 +65,7 @@ class Terms:
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
     the run. With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what
-    its entry of a queue has for features.
+    its entry of a queue has for features, `earlier` the manifest of the run that is resumed.
     """
 
     allowed: frozenset[str] = frozenset()
@@ -75,6 +75,7 @@ class Terms:
     primary: str | None = None
     allow_invalid: bool = False
     queued: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,12 +88,9 @@ class Extension:
         """Return what works next to the users of a lane."""
         return None
 
-    def ready(self, sessions: Sequence[Session]) -> None:
-        """Act once the runs of all plans are open, before any user is played. Raise `BadInput` for what cannot go on
-        so."""
-
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
-        """Act before unfinished sessions are played; return those that are still to be played."""
+        """Act once the runs of all plans are open, before any user is played; return the sessions that are still to be
+        played. Raise `BadInput` for what cannot go on so."""
         return sessions
 
     def ended(self, plans: Sequence[Plan]) -> None:

@@ -18,15 +18,14 @@ from harness.endpoint.transport import Received, Transport
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
-from harness.engine.session import Session
+from harness.engine.session import PlayAlone, Session
 from harness.errors import BadInput, TransportFault
 from harness.feature import pending
 from harness.features.budget import TOKENS, TUNING, Cap, words_in
 from harness.features.budget.ledger import Ledger, LedgerEntries
 from harness.features.budget.meter import Budget, Meter, Reservation
 from harness.model import JSON, Reply
-from harness.store.files import RunFiles
-from harness.store.manifest import Manifest, load, part_of
+from harness.store.manifest import Manifest, part_of
 
 
 class Budgets(Extension):
@@ -55,8 +54,7 @@ class Budgets(Extension):
             return str(Cap.parse(own)._replace(each=True))
         if self._asked is not None or self._of_queue:
             return self._asked
-        manifest = load(RunFiles(plan.folder, next(iter(plan.tasks))).manifest)
-        return words_in(manifest) if manifest else None
+        return words_in(plan.terms.earlier) if plan.terms.earlier else None
 
     def _cap(self, plan: Plan, price: Price | None) -> Cap | None:
         words = self._words.get(plan.name)
@@ -66,11 +64,12 @@ class Budgets(Extension):
         if plan.name in self._words:
             cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
 
-    def ready(self, sessions: Sequence[Session]) -> None:
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         for session in sessions:
             price = next((run.price for run in session.runs), None) or session.plan.price
             if cap := self._cap(session.plan, price):
                 self._meters |= dict.fromkeys(session.runs, self._meter(session.plan, session.runs, cap, price))
+        return sessions
 
     def _meter(self, plan: Plan, runs: Sequence[Run], cap: Cap, price: Price | None) -> Meter:
         """Return what counts a plan's requests towards its budget. What the runs' replies took that the ledger of the

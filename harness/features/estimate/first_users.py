@@ -23,6 +23,10 @@ class FirstUsers(Extension):
             raise BadInput("--yes is for --estimate")
 
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        unfinished = [session for session in sessions if session.unfinished]
+        return self._estimated(unfinished, play, say) if unfinished else ()
+
+    def _estimated(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         """Play a few users of each run, print what the whole run will take, and return the sessions that continue.
 
         All other sessions are finished here: they have ended, or the user did not agree. Users who are done count.

@@ -29,9 +29,11 @@ class Reuse(Extension):
         """By the path of the manifest of the run that uses them."""
         self.resume_words = ["--reuse", str(self._folder)]
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+    def check(self, plans: Sequence[Plan]) -> None:
         if self._estimating:
             raise BadInput("--estimate is for requests that are paid for: not with --reuse")
+
+    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         for plan in plans:
             for subset in plan.tasks:
                 replies = saved_replies(self._folder, plan, subset)
