@@ -119,7 +119,7 @@ def open_runs(
             same_identity(old, identity, plan.terms.allowed, plan.folder)
     if plan.terms.restart:
         for subset, store in stores.items():
-            store.set_aside_everything(own_logs(store.files))
+            store.set_aside_everything()
             earlier.pop(subset, None)
     runs = []
     for subset, store in stores.items():
@@ -141,7 +141,8 @@ def _locked(folder: Path, subsets: Sequence[str], kept: Collection[str], held: E
     are the names of the files that their runs keep."""
     is_first, stores = not folder.exists(), dict[str, RunStore]()
     for subset in subsets:
-        stores[subset] = RunStore(RunFiles(folder, subset), time.time, stamp())
+        files = RunFiles(folder, subset)
+        stores[subset] = RunStore(files, time.time, stamp(), others=own_logs(files))
         held.callback(stores[subset].close)
     if is_first:
         logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
@@ -218,7 +219,7 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
             _begin(run, plan.terms.allowed)
         except HarnessError:
             if run.is_new:
-                store.drop(own_logs(store.files))
+                store.drop()
             raise
 
 
@@ -230,9 +231,7 @@ def _begin(run: Run, allowed: frozenset[str]) -> None:
     check_measure(run.benchmark, run.task(int(run.remaining[0])))
     manifest.state, manifest.results_sha256 = RUNNING, None
     manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
-    store.set_aside_report()
-    store.keep_files(kept_files(run.benchmark))
-    manifest.save(store.files.manifest)
+    store.begin(manifest, kept_files(run.benchmark))
 
 
 def unwanted(plan: Plan) -> frozenset[str]:

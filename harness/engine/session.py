@@ -34,7 +34,6 @@ from harness.errors import (
     RunStopped,
     memory_for,
 )
-from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.store.manifest import COMPLETE, part_of
 
@@ -92,7 +91,7 @@ class Session:
         """Restore the runs' state from before this session, which could not begin."""
         for run in self.unfinished:
             if run.is_new and run.store.files.is_bare:
-                run.store.drop(own_logs(run.store.files))
+                run.store.drop()
             else:
                 leave(run)
                 run.manifest.save(run.store.files.manifest)
@@ -121,7 +120,7 @@ class Session:
     def _drop(self, ending: HarnessError) -> int:
         """Remove the runs, of which nothing was received, and return the exit code."""
         for run in self.runs:
-            run.store.drop(own_logs(run.store.files))
+            run.store.drop()
         self.runs = []
         self._emit(Dropped(self.plan, ending))
         return ExitCode.of(ending)

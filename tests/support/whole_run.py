@@ -151,9 +151,7 @@ class WholeRun:
         job = Run(benchmark, "weibo", index, store, made, np.ones(len(index), np.bool_))
         if len(job.remaining):
             made.state = RUNNING
-            store.set_aside_report()
-            store.keep_files(benchmark.configuration.files)
-            made.save(files.manifest, disk)
+            store.begin(made, benchmark.configuration.files)
             anyio.run(self._play, job, endpoint, self.extensions(disk))
         elif made.state == COMPLETE:
             return made
