@@ -113,25 +113,15 @@ def open_runs(
             f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
         )
     stores = _locked(plan.folder, list(plan.tasks), identity["files"], held)
-    earlier = manifests(plan.folder)
-    for subset, old in earlier.items():
-        if not (subset in stores and (plan.terms.restart or stores[subset].files.is_bare)):
-            same_identity(old, identity, plan.terms.allowed, plan.folder)
-    if plan.terms.restart:
-        for subset, store in stores.items():
-            store.set_aside_everything()
-            earlier.pop(subset, None)
-    runs = []
+    earlier, runs = _earlier(plan, identity, stores), []
     for subset, store in stores.items():
-        before, label = earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
-        if before is not None and store.files.is_bare and differences(before.identity, identity):
+        index, old, label = indexes[subset], earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
+        if subset in earlier and old is None:
             emit(Replaced(label))
-            before = None
-        _check_earlier(plan, store.files, before, label)
-        manifest, index = _manifest(plan, identity, subset, indexes[subset], before), indexes[subset]
-        selected = index.selected(plan.selection)
-        run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=before is None)
-        _open_run(plan, run, before, emit, extensions)
+        _check_earlier(plan, store.files, old, label)
+        manifest, selected = _manifest(plan, identity, subset, index, old), index.selected(plan.selection)
+        run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None)
+        _open_run(plan, run, old, emit, extensions)
         runs.append(run)
     return runs
 
@@ -148,6 +138,24 @@ def _locked(folder: Path, subsets: Sequence[str], kept: Collection[str], held: E
         logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
         held.callback(remove_folder, folder, {*logs, *kept})
     return stores
+
+
+def _earlier(plan: Plan, identity: Identity, stores: Mapping[str, RunStore]) -> dict[str, Manifest | None]:
+    """Return the manifests that a plan's runs go on from, by subset; None for one of another configuration that has
+    nothing to lose, so that a new run replaces it. Raise `BadInput` for a run of another configuration that has."""
+    found: dict[str, Manifest | None] = {}
+    restarted = stores if plan.terms.restart else {}
+    for subset, old in manifests(plan.folder).items():
+        if subset in restarted:
+            continue
+        if subset in stores and stores[subset].files.is_bare:
+            found[subset] = None if differences(old.identity, identity) else old
+        else:
+            same_identity(old, identity, plan.terms.allowed, plan.folder)
+            found[subset] = old
+    for store in restarted.values():
+        store.set_aside_everything()
+    return found
 
 
 def _check_earlier(plan: Plan, files: RunFiles, old: Manifest | None, label: str) -> None:
