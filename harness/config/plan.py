@@ -26,19 +26,8 @@ from harness.cost import Price
 from harness.endpoint.request_body import Sampling
 from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
 
-PACKAGES = (
-    "aiohttp",
-    "anyio",
-    "tenacity",
-    "orjson",
-    "numpy",
-    "scipy",
-    "rich",
-    "json-repair",
-    "uvloop",
-    "pycityproto",
-    "shapely",
-)
+PACKAGES = ["aiohttp", "anyio", "tenacity", "orjson", "numpy", "scipy", "rich", "json-repair", "uvloop"]
+PACKAGES += ["pycityproto", "shapely"]
 
 
 @dataclass(frozen=True, slots=True)

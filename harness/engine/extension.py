@@ -80,8 +80,8 @@ class Extension:
         """Yield what to know of a plan before its first request; `longest` returns the most steps that a user has."""
         return ()
 
-    def limiting(self, plan: Plan, runs: Sequence[Run], slots: Slots) -> Slots:
-        """Take part in how many requests are in flight at once."""
+    def limiting(self, runs: Sequence[Run], slots: Slots) -> Slots:
+        """Take part in how many requests of a plan's runs are in flight at once."""
         return slots
 
     def joining(self, lane: Lane) -> Companion | None:
@@ -121,6 +121,6 @@ class Extension:
         """Take part in what gets the snapshots."""
         return nullcontext(observe)
 
-    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+    def stopped(self, runs: Sequence[Run]) -> Iterable[str]:
         """Yield what to know of the runs of a plan that has stopped early."""
         return ()

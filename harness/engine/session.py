@@ -169,7 +169,7 @@ class Session:
                 ending=ending,
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
-                notes=[words for extension in asked for words in extension.stopped(self.plan, runs)],
+                notes=[words for extension in asked for words in extension.stopped(runs)],
                 warnings=[warning for run in runs for warning in run.warnings],
                 diverged=sum(run.diverged for run in runs),
                 sealed=all(run.manifest.provenance.get("origin") for run in runs),

@@ -170,7 +170,7 @@ class WholeRun:
         clock = anyio.current_time
         findings, slots = Findings([job], clock), Slots(FixedControl(LIMIT), clock)
         for one in extensions:
-            slots = one.limiting(None, [job], slots)  # type: ignore[arg-type]
+            slots = one.limiting([job], slots)
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=no_wait, rng=chance)
         power = self._power

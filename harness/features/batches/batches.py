@@ -63,7 +63,7 @@ class Batches(Extension):
                 "where the provider has a limit of requests or tokens that are enqueued"
             )
 
-    def limiting(self, plan: Plan, runs: Sequence[Run], slots: Slots) -> Slots:
+    def limiting(self, runs: Sequence[Run], slots: Slots) -> Slots:
         """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
         if not by_batches(runs[0].manifest):
             return slots
@@ -84,6 +84,6 @@ class Batches(Extension):
 
         return settled
 
-    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+    def stopped(self, runs: Sequence[Run]) -> Iterable[str]:
         if left := sum([len(outstanding(run.store.files)) for run in runs if by_batches(run.manifest)]):
             yield f"{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies"
