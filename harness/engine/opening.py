@@ -17,7 +17,7 @@ from harness.benchmarks import tasks
 from harness.config import origin
 from harness.config.plan import Plan
 from harness.cost import Price, Rate
-from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
+from harness.endpoint.quirks import QUIRKS, unwanted
 from harness.engine.events import Changed, Emit, NotOpened, Opened, Replaced
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp
@@ -182,7 +182,7 @@ def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
-    known -= unwanted(plan)
+    known -= unwanted(plan.benchmark.asking.needs_schema)
     used = old.provenance.get("quirks_used", ()) if old else ()
     truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
     return Manifest(
@@ -240,11 +240,6 @@ def _begin(run: Run, allowed: frozenset[str]) -> None:
     manifest.state, manifest.results_sha256 = RUNNING, None
     manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
     store.begin(manifest, kept_files(run.benchmark))
-
-
-def unwanted(plan: Plan) -> frozenset[str]:
-    """Return the quirks that a run's requests must not have."""
-    return WITHOUT_SCHEMA if plan.benchmark.asking.needs_schema else frozenset()
 
 
 def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:

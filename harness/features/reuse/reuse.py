@@ -9,10 +9,9 @@ from typing import Any
 
 from harness.analysis import selection
 from harness.config.plan import Plan
-from harness.endpoint.quirks import QUIRKS
+from harness.endpoint.quirks import QUIRKS, unwanted
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Settle, User
-from harness.engine.opening import unwanted
 from harness.engine.replay import Asked
 from harness.errors import BadInput
 from harness.features.reuse.saved_replies import SavedReplies
@@ -72,7 +71,7 @@ def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
     for name, (theirs, ours) in differences(_requested(earlier.identity), _requested(asked)).items():
         raise BadInput(f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run")
     used = {*earlier.provenance.get("quirks_used", ())}
-    if spoiled := used & {"no_temperature", *unwanted(plan)}:
+    if spoiled := used & {"no_temperature", *unwanted(plan.benchmark.asking.needs_schema)}:
         raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
     return SavedReplies(files.responses, folder.resolve().name, used & QUIRKS.keys())
 
