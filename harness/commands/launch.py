@@ -35,7 +35,10 @@ def launch(
     with ExitStack() as held:
         sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
         played = _play(sessions, extensions, console, caller or options.Session())
-        _finish(sessions, played)
+        lanes = {session: (lane, schedule) for session, lane, schedule in played}
+        for session in sessions:
+            if session.code is None:
+                session.finish(*lanes.get(session, ()))
         if len(plans) > 1:
             _tabulate(sessions, extensions, console)
         _present(sessions, played, console, reported)
@@ -80,16 +83,6 @@ def _play(
         sessions = extension.before(sessions, partial(playing, finishing=False), say)
     unfinished = [session for session in sessions if session.unfinished]
     return playing(unfinished) if unfinished else []
-
-
-def _finish(sessions: Sequence[Session], played: Schedules) -> None:
-    """Score and report what is not finished yet."""
-    for session, lane, schedule in played:
-        if session.code is None:
-            session.finish(lane, schedule)
-    for session in sessions:
-        if session.code is None:
-            session.finish()
 
 
 def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], console: Console) -> None:

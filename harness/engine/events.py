@@ -46,13 +46,6 @@ class Opened(Event, frozen=True):
     resumed: tuple[int, int] | None
 
 
-class NotOpened(Event, frozen=True):
-    """A plan cannot start; others go on."""
-
-    name: str
-    error: HarnessError
-
-
 class Unchanged(Event, frozen=True):
     """A run was complete before, and its report is the present one."""
 
@@ -68,10 +61,10 @@ class Scored(Event, frozen=True):
     path: Path
 
 
-class Unscored(Event, frozen=True):
-    """The records of a run cannot be scored; they stay as they are."""
+class Failed(Event, frozen=True):
+    """A plan of this name cannot start, or the records in this file cannot be scored; others go on."""
 
-    results: Path
+    what: str
     error: HarnessError
 
 

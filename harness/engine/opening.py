@@ -18,7 +18,7 @@ from harness.config import origin
 from harness.config.plan import Plan
 from harness.cost import Price, Rate
 from harness.endpoint.quirks import QUIRKS, unwanted
-from harness.engine.events import Changed, Emit, NotOpened, Opened, Replaced
+from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp
 from harness.engine.play import check_measure
@@ -76,7 +76,7 @@ def open_sessions(
         except HarnessError as error:
             if alone:
                 raise
-            emit(NotOpened(plan.name, error))
+            emit(Failed(plan.name, error))
             code = max(code, ExitCode.of(error))
     _check_room([run for session in opened for run in session.unfinished])
     return opened, code

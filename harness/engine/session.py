@@ -16,7 +16,7 @@ import anyio.to_thread
 from harness.config.plan import Plan
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
-from harness.engine.events import Dropped, Emit, Ended, LeftOpen, Scored, Unchanged, Unscored
+from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported, now, write_report
 from harness.engine.finish import finish, leave
@@ -83,7 +83,7 @@ class Session:
                     ending = raised
                     self._leave(run)
                 except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
-                    self._emit(Unscored(run.store.files.results, error))
+                    self._emit(Failed(str(run.store.files.results), error))
                     code = ExitCode.of(error)
         self.code = max(code, self._ended(ending))
 
