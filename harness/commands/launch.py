@@ -16,7 +16,7 @@ from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
 from harness.engine.opening import open_sessions
-from harness.engine.session import Schedules, Session, play
+from harness.engine.session import Session, play
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 
@@ -34,14 +34,13 @@ def launch(
     say = partial(console.print, **PLAIN)
     with ExitStack() as held:
         sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
-        played = _play(sessions, extensions, console, caller or options.Session())
-        lanes = {session: (lane, schedule) for session, lane, schedule in played}
+        _play(sessions, extensions, console, caller or options.Session())
         for session in sessions:
             if session.code is None:
-                session.finish(*lanes.get(session, ()))
+                session.finish()
         if len(plans) > 1:
             _tabulate(sessions, extensions, console)
-        _present(sessions, played, console, reported)
+        _present(sessions, console, reported)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])
@@ -71,7 +70,7 @@ def _play(
     extensions: Sequence[Extension],
     console: Console,
     caller: options.Session,
-) -> Schedules:
+) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     say = partial(console.print, **PLAIN)
 
@@ -81,8 +80,8 @@ def _play(
     playing = partial(play, extensions=extensions, say=say, display=shown, run_async=caller.run_async)
     for extension in extensions:
         sessions = extension.before(sessions, partial(playing, finishing=False), say)
-    unfinished = [session for session in sessions if session.unfinished]
-    return playing(unfinished) if unfinished else []
+    if unfinished := [session for session in sessions if session.unfinished]:
+        playing(unfinished)
 
 
 def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], console: Console) -> None:
@@ -93,12 +92,10 @@ def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], cons
 
 
 def _present(
-    sessions: Sequence[Session],
-    played: Schedules,
-    console: Console,
-    reported: Callable[[Sequence[Reported], Say], None],
+    sessions: Sequence[Session], console: Console, reported: Callable[[Sequence[Reported], Say], None]
 ) -> None:
     """Print what held the runs up, and let features act on the reports."""
-    if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
-        console.print(held_up, **PLAIN)
+    held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
+    for words in list(filter(None, held_up))[:1]:  # all share the event loop
+        console.print(words, **PLAIN)
     reported([run for session in sessions for run in session.reported], partial(console.print, **PLAIN))

@@ -43,28 +43,27 @@ COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 class Session:
     """One plan's runs, one of each subset, from their opening to their reports. `alone` means without other plans.
 
-    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `reported`
-    are the runs with a new report.
+    `unfinished` are the runs with users left at the start. `lane` is the one that has played them last, and `schedule`
+    how long that took; None before. After `finish`, `code` is the exit code, and `reported` are the runs with a new
+    report.
     """
 
     def __init__(self, plan: Plan, runs: list[Run], emit: Emit, extensions: Sequence[Extension], alone: bool) -> None:
         self.plan = plan
         self.runs = runs
         self.unfinished = [run for run in runs if len(run.remaining)]
+        self.lane: Lane | None = None
+        self.schedule: JSON | None = None
         self.code: int | None = None
         self.reported: list[Reported] = []
         self._emit = emit
         self._extensions = extensions
         self._label = "" if alone else f"{plan.name}: "
 
-    def finish(
-        self, lane: Lane | None = None, schedule: JSON | None = None, signalled: Signalled = lambda: None
-    ) -> None:
-        """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play.
-
-        After a signal, or once `signalled` returns one, no record is read. Runs stay as they are, without a report.
-        """
-        ending, code = lane.ending if lane else None, COMPLETE_EXIT
+    def finish(self, signalled: Signalled = lambda: None) -> None:
+        """Finish each run and report what remains. After a signal, or once `signalled` returns one, no record is read.
+        Runs stay as they are, without a report."""
+        ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
         nothing = isinstance(ending, EndpointStopped) and not any(run.store.received for run in self.runs)
         if nothing and isinstance(ending, ConfigurationRefused):
             self.code = self._drop(ending)
@@ -73,12 +72,12 @@ class Session:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
             elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
-                self._count_time(run, lane, schedule)
+                self._count_time(run)
                 try:
                     if isinstance(ending, RunStopped):
                         self._leave(run)
                     else:
-                        self._finish(run, lane, nothing, partial(_check, signalled))
+                        self._finish(run, nothing, partial(_check, signalled))
                 except RunStopped as raised:
                     ending = raised
                     self._leave(run)
@@ -111,11 +110,15 @@ class Session:
         """Return the largest number of remaining steps of a user."""
         return max(int(run.steps_left().max()) for run in self.unfinished)
 
-    def go_on(self, schedule: JSON) -> None:
+    def go_on(self) -> None:
         """Add the seconds that the first users took. Those of them who failed are tried again."""
         for run in self.unfinished:
             run.failed = 0
-            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + schedule["seconds"]
+            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + self._seconds
+
+    @property
+    def _seconds(self) -> float:
+        return float(self.schedule["seconds"]) if self.schedule else 0.0
 
     def _drop(self, ending: HarnessError) -> int:
         """Remove the runs, of which nothing was received, and return the exit code."""
@@ -125,14 +128,13 @@ class Session:
         self._emit(Dropped(self.plan, ending))
         return ExitCode.of(ending)
 
-    def _count_time(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
+    def _count_time(self, run: Run) -> None:
         """Write the seconds of this session, and the limit that it has learned, into the manifest."""
         manifest = run.manifest
-        seconds = schedule["seconds"] if schedule else 0.0
-        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
-        if lane is not None:
-            manifest.times["schedule"] = schedule
-            control = lane.caller.limiter.slots.control
+        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + self._seconds, 3)}
+        if self.lane is not None:
+            manifest.times["schedule"] = self.schedule
+            control = self.lane.caller.limiter.slots.control
             if not isinstance(control, FixedControl):
                 whole = control.limit * part_of(manifest.selection)[1]
                 manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
@@ -144,12 +146,12 @@ class Session:
         run.manifest.save(run.store.files.manifest)
         self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
 
-    def _finish(self, run: Run, lane: Lane | None, nothing: bool, check: Callable[[], None]) -> None:
+    def _finish(self, run: Run, nothing: bool, check: Callable[[], None]) -> None:
         """Write the results, report and manifest of one run; no report if `nothing` was ever received."""
         manifest, files = run.manifest, run.store.files
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, self.plan.name, lane is not None and lane.ending is not None, check)
+            report, more = finish(run, self.plan.name, self.lane is not None and self.lane.ending is not None, check)
             if not nothing:
                 write_report(files, report, more)
         manifest.save(files.manifest)
@@ -185,11 +187,9 @@ class Session:
         return any(run.manifest.state != COMPLETE for run in self.runs)
 
 
-Schedules = list[tuple["Session", Lane, JSON]]
-"""Sessions, their lanes and schedules, once all users are played."""
-RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, Schedules]]], Schedules]
-"""Awaits a play in a loop of another thread, and returns what it returns."""
-PlayAlone = Callable[[Sequence["Session"]], Schedules]
+RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, None]]], None]
+"""Awaits a play in a loop of another thread."""
+PlayAlone = Callable[[Sequence["Session"]], None]
 """Plays sessions without finishing them."""
 
 
@@ -200,8 +200,8 @@ def play(
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
     run_async: RunAsync | None = None,
-) -> Schedules:
-    """Play all at once, with one limit for each account; return each session's lane and schedule.
+) -> None:
+    """Play all at once, with one limit for each account.
 
     `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
     the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
@@ -219,7 +219,7 @@ def play(
                 return run_async(playing)
             signals.listen()
             uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-            return anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
+            anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
@@ -236,21 +236,24 @@ async def _played(
     observe: Callable[[Snapshots], None],
     finishing: bool,
     signals: Signals,
-) -> Schedules:
+) -> None:
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
+            session_of[lane].schedule = schedule
             if finishing:
-                finish = session_of[lane].finish
-                await lane.guarded(partial(anyio.to_thread.run_sync, finish, lane, schedule, signalled))
+                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled))
 
+        for lane, session in session_of.items():
+            session.lane = lane
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
         playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
         await playing.run()
-        return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
+        for lane, session in session_of.items():
+            session.schedule = playing.schedule(lane)
 
 
 def _check(signalled: Signalled) -> None:
