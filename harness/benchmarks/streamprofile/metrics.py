@@ -54,8 +54,7 @@ def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> St
     out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
         return StepMetrics({}, None, {}, out_of_pool)
-    sets = truth.sets
-    wrong = {name: frozenset(tags) for name, tags in truth.distractors.items() if tags}
+    sets, wrong = truth.sets, truth.distractors
     return StepMetrics(
         values=_measure(sets, wrong, predicted),
         at_asked=_measure(sets, wrong, frozenset(prediction[:asked])) if len(prediction) > asked else None,
@@ -105,7 +104,7 @@ def harmonic(a: float | None, b: float | None) -> float | None:
 
 
 def _measure(truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: AbstractSet[str]) -> Values:
-    """Return every value of `METRICS`; `wrong` holds the kinds of D that are not empty, by metric."""
+    """Return every value of `METRICS`; `wrong` holds the kinds of D by metric."""
     hits = len(predicted & truth.true)
     values: Values = {
         "Precision": hits / len(predicted) if predicted else 0.0,
@@ -114,7 +113,7 @@ def _measure(truth: Sets, wrong: Mapping[str, AbstractSet[str]], predicted: Abst
         "Recall_Stability": _share(len(predicted & truth.kept), len(truth.kept)),
     }
     for name in ERRORS:
-        values[name] = len(predicted & wrong[name]) / len(wrong[name]) if name in wrong else None
+        values[name] = len(predicted & kind) / len(kind) if (kind := wrong.get(name)) else None
     return values
 
 

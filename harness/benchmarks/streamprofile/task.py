@@ -9,11 +9,11 @@ import tomllib
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from harness.benchmark import Task
 from harness.benchmarks.tasks import kind_of, typed
@@ -76,22 +76,20 @@ class Line(Struct):
     bio: str | None = None
 
 
-class GivenStep(Struct, frozen=True, dict=True):
-    """What the model may see of a step. `pool` is in the file's order, `tags` are the same as a set."""
+class GivenStep(Struct, frozen=True):
+    """What the model may see of a step. `pool` is in the file's order; of it are made `tags`, the same as a set, and
+    `asked`, the number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
 
     step_id: int
     total_steps: int
     posts_text: str
     pool: tuple[str, ...]
+    tags: AbstractSet[str] = frozenset()
+    asked: int = 0
 
-    @cached_property
-    def tags(self) -> AbstractSet[str]:
-        return frozenset(self.pool)
-
-    @property
-    def asked(self) -> int:
-        """Return the number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
-        return max(1, round(0.25 * len(self.pool)))
+    def __post_init__(self) -> None:
+        force_setattr(self, "tags", frozenset(self.pool))
+        force_setattr(self, "asked", max(1, round(0.25 * len(self.pool))))
 
 
 class Given(Struct, frozen=True):
@@ -113,18 +111,21 @@ class Sets(NamedTuple):
     true: AbstractSet[str]
 
 
-class Truth(Struct, frozen=True, dict=True):
-    """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name, as the file
-    lists them; `sets`, which tasks that are only validated never need, are made once."""
+NO_SETS = Sets(frozenset(), frozenset(), frozenset())
+
+
+class Truth(Struct, frozen=True):
+    """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of distractors by
+    metric name. `sets` are made of them."""
 
     kept: Collection[str]
     new: Collection[str]
-    distractors: Mapping[str, Collection[str]]
+    distractors: Mapping[str, AbstractSet[str]]
+    sets: Sets = NO_SETS
 
-    @cached_property
-    def sets(self) -> Sets:
+    def __post_init__(self) -> None:
         kept, new = frozenset(self.kept), frozenset(self.new)
-        return Sets(kept, new, kept | new)
+        force_setattr(self, "sets", Sets(kept, new, kept | new))
 
     @property
     def listed(self) -> list[str]:
@@ -157,7 +158,7 @@ def _truth(step: _Step) -> Truth:
     return Truth(
         kept=truth.keep_tags if meta.T_keep is None else meta.T_keep,
         new=truth.new_tags if meta.T_new is None else meta.T_new,
-        distractors={metric: tags for metric, name in ERROR_SETS.items() if (tags := getattr(meta, name)) is not None},
+        distractors={metric: frozenset(tags) for metric, name in ERROR_SETS.items() if (tags := getattr(meta, name))},
     )
 
 
