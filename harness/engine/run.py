@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -34,6 +34,9 @@ from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differ
 from harness.store.run import RunFiles, RunStore, value_text
 from harness.store.tasks import TaskIndex
 
+if TYPE_CHECKING:  # a circle of types alone
+    from harness.engine.finish import ReportScores
+
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
 NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
@@ -58,7 +61,8 @@ class Run:
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
     too. `first` are the positions of users to play alone, None for all. `is_new`: this process has
-    made its manifest. `facts` are those of tasks that the report needs, by key.
+    made its manifest. `facts` are those of tasks that the report needs, by key. `scored_by` returns what scores the
+    records for the report, None for this process.
     """
 
     benchmark: Benchmark
@@ -76,6 +80,7 @@ class Run:
     first: NDArray[np.int64] | None = None
     is_new: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    scored_by: Callable[[Run], ReportScores] | None = None
 
     @cached_property
     def drawn(self) -> NDArray[np.bool_]:
