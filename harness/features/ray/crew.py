@@ -218,6 +218,7 @@ class _Link:
         self.leased: dict[int, _Leased] = {}
         self.replied: list[tuple[_Play, m.Replied]] = []
         self.recorded: list[tuple[_Play, m.PlayEnded]] = []
+        self.running: list[m.Running] = []
         self.unscored: dict[int, tuple[Run, bytes]] = {}
         self.shards: dict[int, Future[bytes | None]] = {}
         self.recalled: set[int] = set()
@@ -490,6 +491,9 @@ class Crew:
             if _saved(records, store.save_sealed_records):
                 for play, message in records:
                     self._recorded(link, play, message)
+        running, link.running = link.running, []
+        for sums in running:
+            self._running(link, sums)
 
     def _recorded(self, link: _Link, play: _Play, message: m.PlayEnded) -> None:
         """Let a user end whose record is saved; the worker tells what it adds to the running scores."""
@@ -588,7 +592,7 @@ class Crew:
             case m.Scored(shard, totals):
                 link.shards.pop(shard).set_result(totals)
             case m.Running():
-                self._running(link, message)
+                link.running.append(message)
             case m.Worked(share):
                 link.worked(share)
             case _:
