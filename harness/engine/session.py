@@ -41,16 +41,16 @@ from harness.errors import (
 from harness.feature import own_logs
 from harness.model import JSON, Snapshots
 from harness.store.atomic import remove_folder
-from harness.store.manifest import COMPLETE, is_file_name, load, part_of
+from harness.store.manifest import COMPLETE, is_file_name, load, part_of, slice_of
 from harness.store.run import RunFiles, RunStore, runs_in, same_identity, value_text
 from harness.store.tasks import TaskIndex
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 
 
-_IndexKey = tuple[str, str, str, Path, int]
+_IndexKey = tuple[str, str, str, Path, int, tuple[int, int]]
 _Indexes = dict[_IndexKey, TaskIndex]
-"""By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
+"""By benchmark, the version of its rules, subset, tasks file, repeats and slice; runs of several models share them."""
 
 
 def check_plans(plans: Sequence[Plan], extensions: Sequence[Extension]) -> None:
@@ -68,13 +68,14 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
     for plan in plans:
         for subset, path in plan.tasks.items():
             if (key := index_key(plan, subset)) not in found:
-                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
+                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.selection)
                 held.callback(found[key].close)
     return found
 
 
 def index_key(plan: Plan, subset: str) -> _IndexKey:
-    return plan.benchmark.name, tasks.version(plan.benchmark), subset, plan.tasks[subset], plan.repeats
+    rules, part = tasks.version(plan.benchmark), slice_of(plan.selection)
+    return plan.benchmark.name, rules, subset, plan.tasks[subset], plan.repeats, part
 
 
 def open_sessions(
