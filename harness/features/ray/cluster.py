@@ -174,6 +174,8 @@ class RayWorker:
 
     async def _gone(self, error: Exception) -> WorkerGone:
         """Return why the connection has ended, as Ray says it, which may take a moment."""
+        if self._stream:
+            self._stream[1].transport.abort()
         try:
             if self._served:
                 await asyncio.wait_for(asyncio.shield(self._served), VERDICT_SECONDS)
