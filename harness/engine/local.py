@@ -64,6 +64,10 @@ class Signals:
         self._heard.append(signal.Signals(number))
         self._wake()
 
+    def late(self) -> RunStopped | None:
+        """Return the signal that has come since the engine ended, as `Signalled`."""
+        return RunStopped(EXIT_CODES[self._heard[-1]]) if self._heard else None
+
     async def each(self) -> AsyncIterator[signal.Signals]:
         """Yield each signal in the event loop."""
         fresh = asyncio.Event()
@@ -85,9 +89,9 @@ async def _nothing(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
-    `ended` is awaited for each lane that has ended while others still run, or that other processes have played, with
-    its schedule, and ends early once its last argument returns a signal. `cpu` is the CPU time of this thread in
-    seconds. Create it in the event loop's thread.
+    `ended` is awaited for each lane that has ended while others still run, with its schedule, and ends early once its
+    last argument returns a signal. `cpu` is the CPU time of this thread in seconds. Create it in the event loop's
+    thread.
     """
 
     def __init__(
@@ -148,7 +152,7 @@ class LocalEngine:
             await lane.guarded(run.scores.advance)
             while run.scores.is_behind and not lane.ending:
                 await lane.guarded(run.scores.advance)
-        if lane.elsewhere or any(not other.over for other in self._lanes):
+        if any(not other.over for other in self._lanes):
             await self._ended(lane, self.schedule(lane), lambda: self._signalled)
             self._stop_others(lane)
 

@@ -299,13 +299,13 @@ def play(
     """
     gc.freeze()
     try:
-        with Signals() as signals, ExitStack() as held:
+        with Signals() as signals, ExitStack() as held, ExitStack() as shown:
             opening: OpenLanes = open_lanes
             for extension in extensions:
                 opening = extension.opening(opening, held, say)
-            observe = held.enter_context(display())
+            observe = shown.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
-            playing = partial(_played, sessions, made, opening, observe, finishing)
+            playing = partial(_played, sessions, made, opening, observe, shown if finishing else None)
             if run_async:
                 return run_async(playing)
             signals.listen()
@@ -325,14 +325,16 @@ async def _played(
     made: Sequence[Opening],
     opening: OpenLanes,
     observe: Callable[[Snapshots], None],
-    finishing: bool,
+    shown: ExitStack | None,
     signals: Signals,
 ) -> Schedules:
+    """Play sessions. If there is a display (`shown`), finish those that end before others, and those whose scores other
+    processes make."""
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
-            if finishing:
+            if shown:
                 finish = session_of[lane].finish
                 await lane.guarded(partial(anyio.to_thread.run_sync, finish, lane, schedule, signalled))
 
@@ -341,6 +343,10 @@ async def _played(
             observe = await held.enter_async_context(extension.observing(observe))
         playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
         await playing.run()
+        for lane, session in session_of.items():
+            if shown and session.code is None and lane.elsewhere:
+                shown.close()
+                await ended(lane, playing.schedule(lane), signals.late)
         return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
 
 

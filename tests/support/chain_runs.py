@@ -117,21 +117,14 @@ class Run:
                 async with anyio.create_task_group() as serving:
                     if crew:
                         serving.start_soon(crew.serve, [lane])
-                        lane.elsewhere, job.scored_by = {"workers": 1}, partial(crew.scores, 0)
-                    playing = LocalEngine(
-                        [lane], seed=1, clock=clock, observe=observed, ended=self._finish, signals=signals
-                    )
-                    await playing.run()
+                        job.scored_by = partial(crew.scores, 0)
+                    await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()
+                    if not isinstance(lane.ending, MachineError):
+                        await self._finish(job, lane.ending is not None)
                     serving.cancel_scope.cancel()
-            if not crew:
-                await self._finish(lane)
             return lane.ending
 
-    async def _finish(self, lane: Lane, *_: object) -> None:
-        """In a thread, as a session does while others play."""
-        if isinstance(lane.ending, MachineError):
-            return
-        [job], stopped = lane.runs, lane.ending is not None
+    async def _finish(self, job: SubsetRun, stopped: bool) -> None:
         self.report, _ = await anyio.to_thread.run_sync(finish, job, "run", stopped)
         of = self.report.coverage
         self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}

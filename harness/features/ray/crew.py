@@ -309,6 +309,7 @@ class Crew:
         self._largest: dict[int, int] = {}
         self._changed = asyncio.Event()
         self._stopped: HarnessError | None = None
+        self._headless = False
 
     async def serve(self, lanes: Sequence[Lane]) -> None:
         """Give all workers their turns, and replace lost ones, until cancelled."""
@@ -328,6 +329,9 @@ class Crew:
         while missed < HEAD_MISSES:
             await anyio.sleep(HEAD_SECONDS)
             missed = 0 if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True) else missed + 1
+        self._headless = True
+        for link in self._links:
+            link.leave_scores()
         for lane in self._lanes:
             lane.stop(
                 WorkersStopped("the head of the Ray cluster is gone: everything answered is saved"), GRACE_SECONDS
@@ -343,7 +347,7 @@ class Crew:
         outcome = Future[bytes | None]()
 
         def send() -> None:
-            if not self._links:
+            if self._headless or not self._links:
                 return outcome.set_result(None)
             link, shard = min(self._links, key=lambda link: len(link.shards)), next(self._numbers)
             link.shards[shard] = outcome
@@ -590,7 +594,8 @@ class Crew:
             case m.Ask() | m.PlayEnded() | m.Stopped() | m.Judged():
                 self._take_of_play(link, message)
             case m.Scored(shard, totals):
-                link.shards.pop(shard).set_result(totals)
+                if outcome := link.shards.pop(shard, None):
+                    outcome.set_result(totals)
             case m.Running():
                 link.running.append(message)
             case m.Worked(share):
