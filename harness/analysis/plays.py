@@ -123,8 +123,8 @@ def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
     """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if the run cannot be
     played: without its tasks, or trust in its code."""
     benchmark = run.as_it_was(tasks, play=True)
-    path, repeats = run.tasks(tasks), run.manifest.repeats
-    with closing(index_file(benchmark, run.files.subset, path, results, repeats)) as index, asyncio.Runner() as loop:
+    path, chosen = run.tasks(tasks), run.manifest.selection
+    with closing(index_file(benchmark, run.files.subset, path, results, chosen)) as index, asyncio.Runner() as loop:
         plays = Plays(run, benchmark, index, loop)
         yield plays
     if plays.diverged:

@@ -74,7 +74,7 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
     tasks = run.tasks(chosen.tasks)
     with (
-        closing(index_file(benchmark, run.files.subset, tasks, chosen.results, run.manifest.repeats)) as index,
+        closing(index_file(benchmark, run.files.subset, tasks, chosen.results, run.manifest.selection)) as index,
         closing(RunStore(run.files, time.time, stamp())) as store,
         asyncio.Runner() as loop,
     ):
@@ -99,7 +99,7 @@ def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
     """Make the report of a run that was stopped or killed, of its records as they are, under its lock."""
     benchmark, path = run.as_it_was(tasks, play=False), run.tasks(tasks)
     with (
-        closing(index_file(benchmark, run.files.subset, path, results, run.manifest.repeats)) as index,
+        closing(index_file(benchmark, run.files.subset, path, results, run.manifest.selection)) as index,
         closing(RunStore(run.files, time.time, stamp())) as store,
     ):
         job = _opened(benchmark, index, store)

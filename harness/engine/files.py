@@ -21,20 +21,30 @@ from harness.model import Where
 from harness.report import text
 from harness.store import atomic
 from harness.store.disk import DISK, Disk
+from harness.store.manifest import WHOLE, Selection, slice_of
 from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex, open_index
 
 
-def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path, repeats: int = 1) -> TaskIndex:
-    """Return the index of a subset's tasks, with so many repeats of each user; every line is validated before anything
-    is sent."""
+def index_file(
+    benchmark: Benchmark,
+    subset: str,
+    path: Path,
+    results: Path,
+    selection: Selection | None = None,
+) -> TaskIndex:
+    """Return the index of a subset's tasks, with the repeats of a selection; every line is validated before anything is
+    sent, or those of the slice that the selection takes its users from."""
 
     def measured(line: bytes, where: Where) -> tuple[str, int]:
         return tasks.outline(benchmark, line, where, subset)
 
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
     secret = origin.secret(os.environ)
-    index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.task_files.key_field, secret)
+    part, repeats = (slice_of(selection), selection.get("repeats", 1)) if selection else (WHOLE, 1)
+    index = open_index(
+        path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.task_files.key_field, secret, part
+    )
     if repeats == 1:
         return index
     with closing(index):

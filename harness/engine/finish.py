@@ -20,8 +20,9 @@ from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost, drawn
 from harness.feature import features, pending
-from harness.model import JSON, Record, RunFacts
+from harness.model import JSON, Record, RunFacts, Where
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
+from harness.store.run import record_of
 from harness.store.tasks import TaskIndex
 
 SELECTED = tuple(Selection.__annotations__)
@@ -41,6 +42,10 @@ class ReportScores:
         self._shard: list[Record] = []
         self._merged: Totals | None = None
 
+    def add_line(self, position: int, line: bytes) -> None:
+        """Add the record in a sound line, of the user at a position; otherwise as `add`."""
+        self.add(record_of(line))
+
     def add(self, record: Record) -> None:
         """Add a record; a user's repeats follow one another, and are in one shard."""
         if len(self._shard) >= SHARD_USERS and begins_user(record.data, self._shard[-1].data):
@@ -57,18 +62,34 @@ class ReportScores:
         if position is None or not self._drawn[position]:
             return record
         if (known := self._facts.get(record.key)) is None:
-            task = tasks.parse(benchmark, self._index.read(position), self._index.where(position), self._scorer.subset)
-            with guarded(benchmark, f"user {record.key}, facts"):
-                known = task if (made := benchmark.scoring.facts(task)) is None else made
-        with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
-            return Record(record.key, benchmark.scoring.with_task(record.data, known))
+            line, where = self._index.read(position), self._index.where(position)
+            known = facts_of(benchmark, line, where, self._scorer.subset)
+        return with_facts(benchmark, record, known)
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
         if self._shard or self._merged is None:
-            scores, self._shard = self._scorer.score(self._shard), []
-            self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
+            shard, self._shard = self._shard, []
+            self.merge(self._scorer.score(shard))
+        assert self._merged is not None
         return self._merged
+
+    def merge(self, scores: Totals) -> None:
+        """Add the scores of the users that follow those added so far."""
+        self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
+
+
+def facts_of(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Any:
+    """Return what a report needs of the task in a line: its `facts`, or all of it."""
+    task = tasks.parse(benchmark, line, where, subset)
+    with guarded(benchmark, f"user {task.key}, facts"):
+        return task if (known := benchmark.scoring.facts(task)) is None else known
+
+
+def with_facts(benchmark: Benchmark, record: Record, known: Any) -> Record:
+    """Return a record with what its task adds, of which `known` is what `facts_of` returns."""
+    with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
+        return Record(record.key, benchmark.scoring.with_task(record.data, known))
 
 
 def _go_on() -> None:
@@ -85,18 +106,18 @@ def finish(
     `check` is called before each record; what it raises leaves the files as they were.
     """
     manifest, store = run.manifest, run.store
-    scores = ReportScores(run.benchmark, run.subset, run.index, run.facts)
+    scores = run.scored_by(run) if run.scored_by else ReportScores(run.benchmark, run.subset, run.index, run.facts)
 
-    def add(record: Record) -> None:
+    def add(position: int, line: bytes) -> None:
         check()
-        scores.add(record)
+        scores.add_line(position, line)
 
     if run.users_done == run.users:
         manifest.results_sha256 = store.finish(add)
         manifest.state = COMPLETE
     else:
-        for record in store.records():
-            add(record)
+        for position, line in store.lines():
+            add(position, line)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
     return scores.report(facts(run, name, _count(run)))

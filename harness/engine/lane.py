@@ -294,7 +294,7 @@ class Lane:
         user, ended = User(self, run, number, position, steps, run.index.repeat(position)), None
         try:
             ended = await self._player(user)
-            if error := ended.error or _overwritten(run, ended):
+            if error := ended.error:
                 if ended.played and not self._completed:
                     raise error  # a benchmark that cannot measure its first user stops before others are paid for
                 self._fail(user, error)
@@ -306,12 +306,13 @@ class Lane:
             self.progress.user_ended(user.busy, user.settled, steps)
 
     async def _complete(self, user: User, ended: Ended) -> None:
-        run = user.run
-        assert ended.record is not None
+        run, saved = user.run, None
         self._completed += 1
-        record = run.store.save_record(ended.record, run.index, user.position)
+        if ended.record is not None:
+            saved = run.store.save_record(ended.record, run.index, user.position)
         await self.commit.saved()
-        run.scores.add(record)
+        if saved:
+            run.scores.add(saved)
         self.advance(run, user.steps - user.counted)
         if ended.unused:
             run.diverged += 1
@@ -443,15 +444,8 @@ async def play_here(user: User) -> Ended:
     user.key = task.key
     saved = run.store.responses_of(position)
     conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, user.judge)
-    ended = await play_user(run.benchmark, task, conversation, user.repeat)
+    ended = await play_user(run.benchmark, task, conversation, user.repeat, run.index.repeats)
     if ended.record is not None and run.drawn[position]:
         with suppress(BenchmarkError), guarded(run.benchmark, "facts"):  # else the report asks for them
             run.facts[task.key] = run.benchmark.scoring.facts(task)
     return ended
-
-
-def _overwritten(run: Run, ended: Ended) -> BenchmarkError | None:
-    """Return the error of a record with a member that the harness itself sets."""
-    if run.index.repeats == 1 or "repeat" not in (ended.record or ()):
-        return None
-    return BenchmarkError(f"benchmark {run.benchmark.name}, record: a run with repeats needs the name repeat")

@@ -64,6 +64,10 @@ class Signals:
         self._heard.append(signal.Signals(number))
         self._wake()
 
+    def late(self) -> RunStopped | None:
+        """Return the signal that has come since the engine ended, as `Signalled`."""
+        return RunStopped(EXIT_CODES[self._heard[-1]]) if self._heard else None
+
     async def each(self) -> AsyncIterator[signal.Signals]:
         """Yield each signal in the event loop."""
         fresh = asyncio.Event()

@@ -36,6 +36,7 @@ from harness.store.manifest import (
     is_file_name,
     manifests,
     same_identity,
+    slice_of,
     value_text,
 )
 from harness.store.run import RunFiles, RunStore
@@ -54,9 +55,9 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, 
     for plan in plans:
         version, opened[plan.name] = tasks.version(plan.benchmark), {}
         for subset, path in plan.tasks.items():
-            key = plan.benchmark.name, version, subset, path, plan.repeats
+            key = plan.benchmark.name, version, subset, path, plan.repeats, slice_of(plan.selection)
             if key not in found:
-                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
+                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.selection)
                 held.callback(found[key].close)
             opened[plan.name][subset] = found[key]
     return opened
@@ -190,7 +191,7 @@ def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old
         identity=identity,
         provenance={**plan.provenance(), "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
         tuning=cast(Tuning, {**asdict(plan.tuning), **(counts(old) if old else {})}),
-        tasks={"path": path, "sha256": index.sha256, "users": index.users(), "truth": truth},
+        tasks={"path": path, "sha256": index.sha256, "users": index.users_in_file, "truth": truth},
         selection=plan.selection,
         state=RUNNING,
         counts={},

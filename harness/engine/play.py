@@ -31,7 +31,8 @@ def name_of(key: str, repeat: int) -> str:
 
 
 class Ended(Struct, frozen=True):
-    """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure.
+    """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure; with neither
+    where the record is saved.
 
     `played` means that the error came from measuring or recording the answer. `replayed` counts the saved responses
     that were used, `unused` those that were not: the play went another way than before.
@@ -45,12 +46,18 @@ class Ended(Struct, frozen=True):
     unused: int
 
 
-async def play_user(benchmark: Benchmark, task: Task, conversation: Conversation, repeat: int) -> Ended:
-    """Play, measure and record one user. Raise the errors after which no user can go on."""
+async def play_user(
+    benchmark: Benchmark, task: Task, conversation: Conversation, repeat: int, repeats: int = 1
+) -> Ended:
+    """Play, measure and record one user of a run with so many repeats. Raise the errors after which no user can go
+    on."""
     played = made = failure = None
     try:
         played = await play(benchmark, task, conversation.ask, repeat, conversation.judge)
-        made = recorded(benchmark, task, played)
+        record = recorded(benchmark, task, played)
+        if repeats > 1 and "repeat" in record:
+            raise BenchmarkError(f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat")
+        made = record
     except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
         failure = error
     return Ended(task.key, made, failure, played is not None, conversation.replayed, conversation.unused)

@@ -208,13 +208,13 @@ def play(
     """
     gc.freeze()
     try:
-        with Signals() as signals, ExitStack() as held:
+        with Signals() as signals, ExitStack() as held, ExitStack() as shown:
             opening: OpenLanes = open_lanes
             for extension in extensions:
                 opening = extension.opening(opening, held, say)
-            observe = held.enter_context(display())
+            observe = shown.enter_context(display())
             made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
-            playing = partial(_played, sessions, made, opening, observe, finishing)
+            playing = partial(_played, sessions, made, opening, observe, shown if finishing else None)
             if run_async:
                 return run_async(playing)
             signals.listen()
@@ -234,15 +234,17 @@ async def _played(
     made: Sequence[Opening],
     opening: OpenLanes,
     observe: Callable[[Snapshots], None],
-    finishing: bool,
+    shown: ExitStack | None,
     signals: Signals,
 ) -> None:
+    """Play sessions. If there is a display (`shown`), finish those that end before others, and those whose scores other
+    processes make."""
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
             session_of[lane].schedule = schedule
-            if finishing:
+            if shown:
                 await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled))
 
         for lane, session in session_of.items():
@@ -254,6 +256,9 @@ async def _played(
         await playing.run()
         for lane, session in session_of.items():
             session.schedule = playing.schedule(lane)
+            if shown and session.code is None and lane.elsewhere:
+                shown.close()
+                await ended(lane, session.schedule, signals.late)
 
 
 def _check(signalled: Signalled) -> None:

@@ -122,12 +122,14 @@ class Tasks(TypedDict):
 
 class Selection(TypedDict):
     """Which users: a share of them, or the first `limit`, in the order that the seed draws; of these every n-th from
-    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once."""
+    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once. A part `by` bytes is the
+    i-th of n slices of the tasks file."""
 
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
     limit: NotRequired[Annotated[int, Meta(ge=1)]]
     part: NotRequired[Annotated[str, Meta(pattern=PART)]]
+    by: NotRequired[Literal["bytes"]]
     repeats: NotRequired[Annotated[int, Meta(ge=1, le=REPEATS_MOST)]]
 
 
@@ -148,6 +150,15 @@ def part_of(selection: Selection) -> tuple[int, int]:
     """Return which part of how many a selection is, from 1; (1, 1) without parts."""
     number, parts = selection.get("part", "1/1").split("/")
     return int(number), int(parts)
+
+
+WHOLE = 1, 1
+"""The only part of one."""
+
+
+def slice_of(selection: Selection) -> tuple[int, int]:
+    """Return which slice of the tasks file holds a selection's users; `WHOLE` if they are anywhere in it."""
+    return part_of(selection) if selection.get("by") else WHOLE
 
 
 class Counts(TypedDict, total=False):

@@ -261,14 +261,20 @@ class RunStore:
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         """Append a user's record; return it as it is in the file."""
-        repeat = index.repeat(position)
-        record = _record({**data, **numbered(repeat), "task": index.digest(position), "format": RECORD_FORMAT})
-        self._results_at[position] = self._results.append(record.data)
-        self._records += 1
-        self._appended_users += 1
-        self._unsynced_line()
-        self._saved.pop(position, None)
-        return record
+        line = record_line(data, index.repeat(position), index.digest(position))
+        self.save_sealed_records([(position, log.seal(line))])
+        return Record(str(line["user_id"]), line)
+
+    def save_sealed_records(self, records: Sequence[tuple[int, bytes]]) -> None:
+        """Append the lines of records, which another process has sealed, by the position of their users."""
+        offset = self._results.append_sealed([line for _, line in records])
+        for position, line in records:
+            self._results_at[position] = offset
+            offset += len(line)
+            self._records += 1
+            self._appended_users += 1
+            self._unsynced_line()
+            self._saved.pop(position, None)
 
     def save_failure(self, failure: Failure, digest: str) -> None:
         self._failures.append(
@@ -345,10 +351,15 @@ class RunStore:
 
     def records(self) -> Iterator[Record]:
         """Yield the record of every task that is done at the time of the call, in the order of the tasks file."""
-        return (_record(log.unseal(line)) for line in self._lines(self._results_at[self.done]))
+        return (record_of(line) for _, line in self.lines())
 
-    def finish(self, records: Callable[[Record], None]) -> str:
-        """Rewrite the results in input order and return the file's SHA-256; `records` sees each on the way.
+    def lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the position and line of each record of `records`."""
+        positions = np.flatnonzero(self.done)
+        return zip(positions.tolist(), self._lines(self._results_at[positions]), strict=True)
+
+    def finish(self, add: Callable[[int, bytes], None]) -> str:
+        """Rewrite the results in input order and return the file's SHA-256; `add` gets the position and line of each.
 
         Restartable: until the new file takes the old one's place, the old one is whole. Lines that are left out,
         of users whose task has changed or gone, stay behind in a set-aside copy of the old file.
@@ -358,11 +369,11 @@ class RunStore:
             keep_old(self.files.results, self._stamp, self._disk)
         rewritten = np.full_like(self._results_at, -1)
         with replacing(self.files.results, disk=self._disk) as file:
-            for position, line in zip(np.flatnonzero(self.done), self._lines(self._results_at[self.done]), strict=True):
+            for position, line in self.lines():
                 rewritten[position] = file.tell()
                 whole.update(line + b"\n")
                 file.write(line + b"\n")
-                records(_record(log.unseal(line)))
+                add(position, line)
         old = self._results  # the log goes on in the file that has taken the old one's place
         self._results = self._logs[0] = log.AppendLog(self.files.results, self._disk)
         self._results_at, self._records = rewritten, int((rewritten >= 0).sum())
@@ -442,8 +453,15 @@ def about(key: str, repeat: int) -> JSON:
     return {"user_id": key, **numbered(repeat)}
 
 
-def _record(data: JSON) -> Record:
+def record_of(line: bytes) -> Record:
+    """Return the record of a sound line."""
+    data = log.unseal(line)
     return Record(str(data["user_id"]), data)
+
+
+def record_line(data: JSON, repeat: int, digest: str) -> JSON:
+    """Return the line of a user's record; `digest` is that of its task."""
+    return {**data, **numbered(repeat), "task": digest, "format": RECORD_FORMAT}
 
 
 def response_line(key: str, request: str, nth: int, reply: Reply, repeat: int, rate: Rate) -> JSON:

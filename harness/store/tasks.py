@@ -30,9 +30,9 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
 from harness.store.jsonl import Unexpected, elements, plain_lines
-from harness.store.manifest import Selection, part_of
+from harness.store.manifest import WHOLE, Selection, part_of, slice_of
 
-FORMAT = 4
+FORMAT = 5
 Measured = Callable[[bytes, Where], tuple[str, int]]
 """Validate a line and return its user's key and number of steps."""
 
@@ -54,10 +54,16 @@ PACKED = struct.Struct("<qiqQ16si")
 
 
 class TaskIndex:
-    """Positions count from 0 in the file's order. With `repeats` each user has as many, one after another."""
+    """Positions count from 0 in the file's order. With `repeats` each user has as many, one after another.
 
-    def __init__(self, path: Path, rows: NDArray[Any], sha256_hex: str, cache: Path, repeats: int = 1) -> None:
+    `users_in_file` are more where this is the index of a slice of the file.
+    """
+
+    def __init__(
+        self, path: Path, rows: NDArray[Any], sha256_hex: str, cache: Path, users_in_file: int, repeats: int = 1
+    ) -> None:
         self.path = path
+        self.users_in_file = users_in_file
         self.repeats = repeats
         self._cache = cache
         self.sha256 = sha256_hex
@@ -76,7 +82,8 @@ class TaskIndex:
 
     def repeated(self, repeats: int) -> TaskIndex:
         """Return an index of the same file with so many positions for each user. Both have to be closed."""
-        return TaskIndex(self.path, np.repeat(self.rows, repeats), self.sha256, self._cache, repeats)
+        rows = np.repeat(self.rows, repeats)
+        return TaskIndex(self.path, rows, self.sha256, self._cache, self.users_in_file, repeats)
 
     def users(self, mask: NDArray[np.bool_] | None = None) -> int:
         """Return the number of users, or of those with any of their repeats in a mask over the positions."""
@@ -109,6 +116,10 @@ class TaskIndex:
 
     def selected(self, selection: Selection) -> NDArray[np.bool_]:
         """Return a mask of the users that a run's manifest selects."""
+        if (part := slice_of(selection)) != WHOLE:
+            start, end = _bounds(os.fstat(self._fd).st_size, part)
+            inside: NDArray[np.bool_] = (self.rows["offset"] >= start) & (self.rows["offset"] < end)
+            return inside
         return self.select(selection["ratio"], selection["sample_seed"], selection.get("limit"), part_of(selection))
 
     def read(self, position: int) -> bytes:
@@ -143,11 +154,13 @@ def open_index(
     cache_folder: Path,
     key_field: str = "user_id",
     secret: bytes | None = None,
+    part: tuple[int, int] = WHOLE,
 ) -> TaskIndex:
     """Return the index of a tasks file, from the cache if that is valid. Raise `BadInput` with file, line and field.
 
     `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Without a
-    `secret` nothing is cached.
+    `secret` nothing is cached. Of a `part` i/n only the i-th of n slices is validated, and duplicates are found in it
+    alone.
     """
     try:
         state = path.stat()
@@ -155,29 +168,44 @@ def open_index(
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     if not path.is_file():
         raise BadInput(f"{path} is not a file")
+    if part != WHOLE:
+        kind += f" slice {part[0]}/{part[1]}"
     place = blake2b(os.fsencode(str(path.resolve()) + kind), digest_size=6).hexdigest()
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
     if secret is not None and (cached := _load(cache, path, stamp, secret)) is not None:
         return cached
-    index = _build(path, measured, cache, key_field)
+    index = _build(path, measured, cache, key_field, part)
     if secret is not None:
         _save(cache, index, stamp, secret)
     return index
 
 
-def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskIndex:
-    whole, packed, name = sha256(), bytearray(), str(path)
+def _bounds(size: int, part: tuple[int, int]) -> tuple[int, int]:
+    """Return where the slice of a part begins and ends in a file of so many bytes; a task is in the slice that its
+    first byte is in."""
+    number, parts = part
+    return size * (number - 1) // parts, size * number // parts
+
+
+def _build(path: Path, measured: Measured, cache: Path, key_field: str, part: tuple[int, int]) -> TaskIndex:
+    whole, packed, name, users = sha256(), bytearray(), str(path), 0
     try:
         with path.open("rb") as file:
+            first, end = _bounds(os.fstat(file.fileno()).st_size, part)
             for line, start, number in (elements if path.suffix == ".json" else plain_lines)(file, whole):
+                users += 1
+                if not first <= start < end:
+                    continue
                 key, length = measured(line, Where(name, number))
                 packed += PACKED.pack(start, len(line), number, key_hash(key), sha256(line).digest()[:16], length)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except Unexpected as error:
         raise BadInput(f"{Where(name, error.line)}: expected {error}") from None
+    if not packed and users:
+        raise BadInput(f"{path} holds no tasks for part {part[0]}/{part[1]}: make fewer parts")
     if not packed:
         raise BadInput(f"{path} holds no tasks")
     rows = np.frombuffer(packed, ROW)
@@ -186,7 +214,7 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str) -> TaskI
     if len(same):
         first, second = sorted(int(rows["number"][order[at]]) for at in (same[0], same[0] + 1))
         raise BadInput(f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}")
-    return TaskIndex(path, rows, whole.hexdigest(), cache)
+    return TaskIndex(path, rows, whole.hexdigest(), cache, users)
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
@@ -213,13 +241,13 @@ def _load(cache: Path, path: Path, stamp: dict[str, object], secret: bytes) -> T
                 return None
             held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
-            digest = saved.pop("sha256")
+            digest, users = saved.pop("sha256"), saved.pop("users")
             if saved != stamp:
                 same_but_times = {**saved, "times": None} == {**stamp, "times": None}
                 with path.open("rb") as tasks:
                     if not same_but_times or file_digest(tasks, "sha256").hexdigest() != digest:
                         return None
-            return TaskIndex(path, held["rows"], digest, cache)
+            return TaskIndex(path, held["rows"], digest, cache, users)
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
 
@@ -239,7 +267,8 @@ def _is_sealed(file: BinaryIO, most: int, secret: bytes) -> bool:
 
 
 def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes) -> None:
-    held = np.frombuffer(orjson.dumps({**stamp, "sha256": index.sha256}), np.uint8)
+    known = {"sha256": index.sha256, "users": index.users_in_file}
+    held = np.frombuffer(orjson.dumps(stamp | known), np.uint8)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -74,7 +74,7 @@ def of_values(values: Sequence[Sequence[Sequence[float | None]]]) -> list[Record
 def reported(benchmark: Benchmark, records: Sequence[Record], users: int, repeats: int, plays: int) -> Report:
     rows = np.zeros(users, ROW)
     rows["key"] = [key_hash(f"u{user}") for user in range(users)]
-    with closing(TaskIndex(Path("/dev/null"), rows, "", Path("/dev/null"))) as index:
+    with closing(TaskIndex(Path("/dev/null"), rows, "", Path("/dev/null"), 3)) as index:
         return _reported(ReportScores(benchmark, "all", index), records, users, repeats, plays)
 
 

@@ -19,7 +19,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
-from harness.store.run import RunFiles, RunStore, completion_of, replace_results, runs, same_identity
+from harness.store.run import RunFiles, RunStore, completion_of, record_of, replace_results, runs, same_identity
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.disks import FaultyDisk, QuickDisk
 
@@ -107,7 +107,7 @@ def save(store: RunStore, index: TaskIndex, *keys: str) -> None:
 
 def finished(store: RunStore, index: TaskIndex) -> tuple[str, list[str]]:
     seen: list[Record] = []
-    return store.finish(seen.append), [record.key for record in seen]
+    return store.finish(lambda position, line: seen.append(record_of(line))), [record.key for record in seen]
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -403,7 +403,7 @@ def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files:
     class Death(BaseException):
         pass
 
-    def die(_: Record) -> None:
+    def die(position: int, line: bytes) -> None:
         raise Death
 
     store = opened()

@@ -7,10 +7,12 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.to_thread
 import numpy as np
 
 from harness.benchmarks import tasks
@@ -115,14 +117,17 @@ class Run:
                 async with anyio.create_task_group() as serving:
                     if crew:
                         serving.start_soon(crew.serve, [lane])
+                        job.scored_by = partial(crew.scores, 0)
                     await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()
+                    if not isinstance(lane.ending, MachineError):
+                        await self._finish(job, lane.ending is not None)
                     serving.cancel_scope.cancel()
-            ending = lane.ending
-            if not isinstance(ending, MachineError):
-                self.report, _ = finish(job, "run", stopped=ending is not None)
-                of = self.report.coverage
-                self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
-            return ending
+            return lane.ending
+
+    async def _finish(self, job: SubsetRun, stopped: bool) -> None:
+        self.report, _ = await anyio.to_thread.run_sync(finish, job, "run", stopped)
+        of = self.report.coverage
+        self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
 
     def open(self) -> Opened:
         index = open_index(self._tasks, "chains", self._measured, self._tasks.parent / ".index")

@@ -79,7 +79,7 @@ def _opened(files: RunFiles, manifest: Manifest | None, args: Any) -> tuple[Benc
         run = SavedRun(files, manifest, args.trust, args.benchmark)
         benchmark = run.as_it_was(args.tasks_dir, play=False)
         tasks = run.tasks(args.tasks_dir)
-        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.repeats)
+        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.selection)
     cls, _ = registry.importing(files.subset)
     made = cls()
     tasks = made.task_files.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])

@@ -69,7 +69,7 @@ def _merged(parts: Sequence[Part], folder: Path, args: Options, held: ExitStack)
     first = parts[0]
     saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
     benchmark, tasks = saved.as_it_was(args.tasks_dir, play=False), saved.tasks(args.tasks_dir)
-    index = index_file(benchmark, first.files.subset, tasks, args.results_dir, first.manifest.repeats)
+    index = index_file(benchmark, first.files.subset, tasks, args.results_dir, merge.whole(first.manifest.selection))
     held.callback(index.close)
     manifest, report = merge.merge(parts, benchmark, index, folder)
     files = RunFiles(args.results_dir / folder.name, first.files.subset)

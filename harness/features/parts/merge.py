@@ -47,6 +47,7 @@ from harness.store.manifest import (
     STOPPED,
     Manifest,
     Provenance,
+    Selection,
     Times,
     Tuning,
     differences,
@@ -248,8 +249,7 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
     """Return the manifest of the whole run, as it is before its results are counted. It is this user's own if all parts
     are."""
     first, manifests = parts[0].manifest, [part.manifest for part in parts]
-    selection = first.selection.copy()
-    del selection["part"]
+    selection = whole(first.selection)
     tuning = first.tuning.copy()
     tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
     if learned := [limit for of in manifests if (limit := of.tuning.get("learned_limit"))]:
@@ -266,6 +266,14 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
     made.provenance = _provenance(manifests)
     is_own = all(origin.is_own(of, os.environ) for of in manifests)
     made.provenance["origin"] = origin.seal(made, os.environ) if is_own else None
+    return made
+
+
+def whole(selection: Selection) -> Selection:
+    """Return the selection that the parts of it make."""
+    made = selection.copy()
+    made.pop("part", None)
+    made.pop("by", None)
     return made
 
 

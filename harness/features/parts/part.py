@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from harness.config import options
 from harness.engine.extension import Extension
 from harness.errors import BadInput
-from harness.store.manifest import Selection
+from harness.store.manifest import Selection, load
+from harness.store.run import runs_in
 
 
 class Part(Extension):
+    """A part of all users is a slice of the tasks file, whose other lines are not validated. Of a share or of some
+    users it is every n-th in the order that the seed draws, which only all keys decide."""
+
     def __init__(self, args: Any) -> None:
         self._part: str = args.part
+        self._results: Path = args.results_dir
+        self._restarts: bool = args.restart
         if args.reeval:
             raise BadInput("--part plays users, and --reeval scores saved answers: name the part with --name")
 
     def choosing(self, name: str, selection: Selection) -> tuple[str, Selection]:
         named = options.new_run_name(f"{name}.part{self._part.replace('/', 'of')}", name)
-        return named, {**selection, "part": self._part}
+        chosen: Selection = {**selection, "part": self._part}
+        is_all, before = selection["ratio"] == 1 and "limit" not in selection, self._before(self._results / named)
+        if before.get("by") and not is_all:
+            raise BadInput(f"{named} is a slice of the tasks file: leave out --ratio and --limit, or give --restart")
+        if is_all and (before.get("by") or not before):
+            chosen["by"] = "bytes"
+        return named, chosen
+
+    def _before(self, folder: Path) -> Selection | dict[str, Any]:
+        """Return which users an earlier session has selected."""
+        for files in () if self._restarts else runs_in(folder):
+            if manifest := load(files.manifest):
+                return manifest.selection
+        return {}

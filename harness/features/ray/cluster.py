@@ -6,12 +6,17 @@ not in those of its constructor, which Ray keeps to start it again, and not in t
 Ray would put the driver's current folder first on the import path of every worker, and start a cluster that listens on
 all interfaces, with its token in the home folder, readable by everybody. Here workers start in an empty folder, and an
 own cluster listens on loopback only and takes a token that no other user of the machine can read.
+
+Turns go over a TCP connection to each worker, since a call of an actor takes ten times the CPU; Ray notices losses. A
+worker takes the first connection that sends the secret which it got from Ray. Where the cluster encrypts (RAY_USE_TLS),
+turns are calls, and so encrypted too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import hmac
 import logging
 import os
 import secrets
@@ -25,6 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from struct import Struct
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -48,6 +54,12 @@ T = TypeVar("T")
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
+HEADER = Struct("<Qd")
+"""Before what a turn sends, in both directions: its bytes, and the turn's seconds."""
+STREAM_BYTES = 2**22
+"""That are read ahead of a connection."""
+SECRET_SECONDS, VERDICT_SECONDS = 5.0, 10.0
+"""How long a worker waits for the secret on a connection, and the driver for Ray to say why one has ended."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -86,8 +98,21 @@ class Actor:
         with self._lease.turn():
             return self._player.turn(sent, seconds)
 
-    def node(self) -> str:
-        return str(ray.get_runtime_context().get_node_id())
+    def place(self) -> tuple[str, tuple[str, int]]:
+        """Return the machine's name in the cluster, and the address at which `serve` waits for the driver."""
+        host = ray.util.get_node_ip_address()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listening = socket.create_server((host, 0), family=family)
+        return str(ray.get_runtime_context().get_node_id()), (host, self._listening.getsockname()[1])
+
+    def serve(self, secret: bytes) -> None:
+        """Have the turns that the driver sends, until it closes the connection."""
+        with _accepted(self._listening, secret).makefile("rwb") as stream:
+            while header := stream.read(HEADER.size):
+                size, seconds = HEADER.unpack(header)
+                answer = self.turn(stream.read(size), seconds)
+                stream.write(HEADER.pack(len(answer), 0.0) + answer)
+                stream.flush()
 
     def _watch(self) -> None:
         """End this process, and so its requests, once the driver has given it no turn for too long."""
@@ -96,22 +121,74 @@ class Actor:
         os._exit(0)
 
 
+def _accepted(listening: socket.socket, secret: bytes) -> socket.socket:
+    """Return the first connection that sends the secret."""
+    while True:
+        connection, _ = listening.accept()
+        connection.settimeout(SECRET_SECONDS)
+        with suppress(OSError):
+            if hmac.compare_digest(connection.recv(len(secret), socket.MSG_WAITALL), secret):
+                connection.settimeout(None)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                listening.close()
+                return connection
+        connection.close()
+
+
 @dataclass(eq=False)
 class RayWorker:
-    """An actor; see `Worker`."""
+    """An actor; see `Worker`. `address` is None where turns are calls."""
 
     name: str
     handle: Any
     node: str
+    address: tuple[str, int] | None
+
+    def __post_init__(self) -> None:
+        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._served: asyncio.Future[None] | None = None
 
     async def turn(self, sent: bytes, seconds: float) -> bytes:
         try:
-            answer: bytes = await self.handle.turn.remote(sent, seconds)
+            if self.address is None:
+                called: bytes = await self.handle.turn.remote(sent, seconds)
+                return called
+            reader, writer = self._stream or await self._connected(*self.address)
+            writer.write(HEADER.pack(len(sent), seconds) + sent)
+            size, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
+            return await reader.readexactly(size)
+        except (OSError, EOFError) as error:
+            raise await self._gone(error) from error
         except RayActorError as error:
-            alive = await _aside(lambda: _is_alive(self.node))
-            why = "its process ended" if alive else "its machine is gone"
-            raise WorkerGone(why, certain=alive and isinstance(error, ActorDiedError)) from error
-        return answer
+            raise await self._lost(error) from error
+
+    async def _connected(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Let the worker serve, and connect; the connection ends too once Ray says that the worker has."""
+        secret = secrets.token_bytes(32)
+        served = self.handle.serve.remote(secret)
+        self._served = asyncio.ensure_future(asyncio.wrap_future(served.future()))
+        self._stream = _, writer = await asyncio.open_connection(host, port, limit=STREAM_BYTES)
+        self._served.add_done_callback(lambda _: writer.transport.abort())
+        writer.write(secret)
+        return self._stream
+
+    async def _gone(self, error: Exception) -> WorkerGone:
+        """Return why the connection has ended, as Ray says it, which may take a moment."""
+        if self._stream:
+            self._stream[1].transport.abort()
+        try:
+            if self._served:
+                await asyncio.wait_for(asyncio.shield(self._served), VERDICT_SECONDS)
+        except RayActorError as verdict:
+            return await self._lost(verdict)
+        except (TimeoutError, RayError):
+            pass
+        return WorkerGone(f"its connection ended: {_sentence(error)}", certain=False)
+
+    async def _lost(self, error: RayActorError) -> WorkerGone:
+        alive = await _aside(lambda: _is_alive(self.node))
+        why = "its process ended" if alive else "its machine is gone"
+        return WorkerGone(why, certain=alive and isinstance(error, ActorDiedError))
 
     def kill(self) -> None:
         with suppress(RayError, ValueError):
@@ -147,7 +224,7 @@ class Cluster:
         ]
         try:
             answers = ray.get(opened, timeout=START_SECONDS)
-            nodes = ray.get([handle.node.remote() for handle in handles], timeout=START_SECONDS)
+            places = ray.get([handle.place.remote() for handle in handles], timeout=START_SECONDS)
         except GetTimeoutError:
             _end(handles)
             raise MachineError(_no_room(count)) from None
@@ -158,7 +235,11 @@ class Cluster:
             if isinstance(answer, Raised):
                 _end(handles)
                 raise unpacked(answer)
-        return [RayWorker(name, handle, node) for name, handle, node in zip(answers, handles, nodes, strict=True)]
+        encrypts = os.environ.get("RAY_USE_TLS") == "1"
+        return [
+            RayWorker(name, handle, node, None if encrypts else address)
+            for name, handle, (node, address) in zip(answers, handles, places, strict=True)
+        ]
 
 
 @contextmanager

@@ -15,30 +15,33 @@ slots stay taken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
-import orjson
 
 from harness.benchmark import kept_files
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.caller import ABANDONED, Tried
 from harness.endpoint.transport import Received
 from harness.engine.answers import USABLE
+from harness.engine.finish import ReportScores
 from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
+from harness.engine.run import Run
 from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
 from harness.features.ray import messages as m
 from harness.features.ray.player import LEASE_SECONDS
+from harness.features.ray.scoring import SentScores, loaded
 from harness.model import COMPLETION, PROMPT, Completion, RunUsage
-from harness.store.run import RunStore
+from harness.store.run import RunStore, record_of
 
 SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
@@ -63,6 +66,9 @@ more."""
 CUT_OFF_FAULTS, CUT_OFF_SECONDS = 3, 30.0
 """Tries in a row that cannot reach an endpoint, after which a worker gets no users of it while others do not fail so;
 and for how long, before one is tried there again."""
+
+
+Of = TypeVar("Of", bound=m.Replied | m.PlayEnded)
 
 
 class WorkersStopped(HarnessError):
@@ -211,6 +217,10 @@ class _Link:
         self.attempts: dict[int, asyncio.Future[Received]] = {}
         self.leased: dict[int, _Leased] = {}
         self.replied: list[tuple[_Play, m.Replied]] = []
+        self.recorded: list[tuple[_Play, m.PlayEnded]] = []
+        self.running: list[m.Running] = []
+        self.unscored: dict[int, tuple[Run, bytes]] = {}
+        self.shards: dict[int, Future[bytes | None]] = {}
         self.recalled: set[int] = set()
         self.lost = False
         self._ways: dict[int, _Way] = {}
@@ -257,6 +267,16 @@ class _Link:
         for play in self.plays.values():
             play.drop(in_flight=False)
             play.stop(SenderLost())
+        self.leave_scores()
+
+    def leave_scores(self) -> None:
+        """Let this process score what the worker has not."""
+        for outcome in self.shards.values():
+            outcome.set_result(None)
+        self.shards.clear()
+        for run, line in self.unscored.values():
+            run.scores.add(record_of(line))
+        self.unscored.clear()
 
     def release(self) -> None:
         """End the tries that were in flight."""
@@ -289,13 +309,19 @@ class Crew:
         self._largest: dict[int, int] = {}
         self._changed = asyncio.Event()
         self._stopped: HarnessError | None = None
+        self._headless = False
 
     async def serve(self, lanes: Sequence[Lane]) -> None:
         """Give all workers their turns, and replace lost ones, until cancelled."""
         self._lanes = list(lanes)
-        async with anyio.create_task_group() as self._group:
-            for link in self._links:
-                self._group.start_soon(self._pump, link)
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with anyio.create_task_group() as self._group:
+                for link in self._links:
+                    self._group.start_soon(self._pump, link)
+        finally:
+            while self._links:
+                self._links.pop().leave_scores()
 
     async def watch(self, head_answers: Callable[[], bool]) -> None:
         """Stop all lanes, with the grace period for requests in flight, once the cluster's head is gone."""
@@ -303,10 +329,32 @@ class Crew:
         while missed < HEAD_MISSES:
             await anyio.sleep(HEAD_SECONDS)
             missed = 0 if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True) else missed + 1
+        self._headless = True
+        for link in self._links:
+            link.leave_scores()
         for lane in self._lanes:
             lane.stop(
                 WorkersStopped("the head of the Ray cluster is gone: everything answered is saved"), GRACE_SECONDS
             )
+
+    def scores(self, lane: int, run: Run) -> ReportScores:
+        """Return what scores a run of a lane for its report, in a thread, while the crew is served."""
+        return SentScores(run, partial(self._score, lane, run.subset))
+
+    def _score(
+        self, lane: int, subset: str, lines: Sequence[bytes], tasks: Sequence[m.TaskLine]
+    ) -> Future[bytes | None]:
+        outcome = Future[bytes | None]()
+
+        def send() -> None:
+            if self._headless or not self._links:
+                return outcome.set_result(None)
+            link, shard = min(self._links, key=lambda link: len(link.shards)), next(self._numbers)
+            link.shards[shard] = outcome
+            link.outbox.append(m.Score(shard, lane, subset, lines, tasks))
+
+        self._loop.call_soon_threadsafe(send)
+        return outcome
 
     def player(self, lane: int) -> Callable[[User], Awaitable[Ended]]:
         """Return what plays the users of a lane, by its place among the lanes."""
@@ -364,7 +412,19 @@ class Crew:
         try:
             ahead, rate = self._lease(link, number, play), run.store.rate
             link.outbox.append(
-                m.Play(number, lane, run.subset, where.file, where.line, line, user.repeat, saved, rate, ahead)
+                m.Play(
+                    number,
+                    lane,
+                    run.subset,
+                    where.file,
+                    where.line,
+                    line,
+                    user.repeat,
+                    run.index.repeats,
+                    saved,
+                    rate,
+                    ahead,
+                )
             )
             ended = await play.ended
             self._losses = 0
@@ -422,22 +482,41 @@ class Crew:
     def _save(self, link: _Link) -> None:
         """Save what a turn brought, of each run by one write, and let these plays go on."""
         replied, link.replied = link.replied, []
-        of_stores: dict[RunStore, list[tuple[_Play, m.Replied]]] = {}
-        for play, message in replied:
-            of_stores.setdefault(play.user.run.store, []).append((play, message))
-        for store, some in of_stores.items():
-            try:
-                used = RunUsage.total([message.used for _, message in some])
-                store.save_sealed([(play.user.position, message.line) for play, message in some], used)
-            except MachineError as error:
-                for play, _ in some:
-                    play.stop(error)
-                continue
-            lane = some[0][0].user.lane
-            if lane.commit.power:
-                self._group.start_soon(self._acknowledge_synced, link, some)
-            else:
-                self._acknowledge(link, some)
+        for store, replies in _by_store(replied):
+            lane = replies[0][0].user.lane
+            used = RunUsage.total([message.used for _, message in replies])
+            if _saved(replies, partial(store.save_sealed, used=used)):
+                if lane.commit.power:
+                    self._group.start_soon(self._acknowledge_synced, link, replies)
+                else:
+                    self._acknowledge(link, replies)
+        recorded, link.recorded = [one for one in link.recorded if not one[0].ended.done()], []
+        for store, records in _by_store(recorded):
+            if _saved(records, store.save_sealed_records):
+                for play, message in records:
+                    self._recorded(link, play, message)
+        running, link.running = link.running, []
+        for sums in running:
+            self._running(link, sums)
+
+    def _recorded(self, link: _Link, play: _Play, message: m.PlayEnded) -> None:
+        """Let a user end whose record is saved; the worker tells what it adds to the running scores."""
+        assert message.line
+        run = play.user.run
+        if run.index.repeats == 1:
+            link.unscored[message.user] = run, message.line
+        else:
+            run.scores.add(record_of(message.line))
+        _resolve(play.ended, _ended(message))
+
+    def _running(self, link: _Link, message: m.Running) -> None:
+        """Take what users add to the running scores, if the records of all of them are saved."""
+        known = [link.unscored.pop(user, None) for user in message.users]
+        runs = {one[0] for one in known if one}
+        if all(known) and (sums := loaded(next(iter(runs)).benchmark, message.sums)):
+            return next(iter(runs)).scores.add(sums)
+        for run, line in filter(None, known):
+            run.scores.add(record_of(line))
 
     async def _acknowledge_synced(self, link: _Link, replied: Sequence[tuple[_Play, m.Replied]]) -> None:
         await replied[0][0].user.lane.commit.saved()
@@ -514,6 +593,11 @@ class Crew:
                 self._take_of_lease(link, message)
             case m.Ask() | m.PlayEnded() | m.Stopped() | m.Judged():
                 self._take_of_play(link, message)
+            case m.Scored(shard, totals):
+                if outcome := link.shards.pop(shard, None):
+                    outcome.set_result(totals)
+            case m.Running():
+                link.running.append(message)
             case m.Worked(share):
                 link.worked(share)
             case _:
@@ -557,7 +641,10 @@ class Crew:
                 self._ask(link, play, message, None)
             case m.PlayEnded():
                 play.user.key = message.key
-                _resolve(play.ended, _ended(message))
+                if message.line:
+                    link.recorded.append((play, message))
+                else:
+                    _resolve(play.ended, _ended(message))
             case m.Stopped(_, error, defect):
                 play.stop(m.unpacked(error) if error else RuntimeError(f"in worker {link.worker.name}\n{defect}"))
             case m.Judged(_, how):
@@ -631,6 +718,27 @@ class Crew:
             link.outbox.append(m.Settled(ask.request, None if completion is ticket.last else completion, ahead))
 
 
+def _by_store(messages: Sequence[tuple[_Play, Of]]) -> Iterable[tuple[RunStore, list[tuple[_Play, Of]]]]:
+    """Return messages that are to be saved by their runs' files."""
+    found: dict[RunStore, list[tuple[_Play, Of]]] = {}
+    for play, message in messages:
+        found.setdefault(play.user.run.store, []).append((play, message))
+    return found.items()
+
+
+def _saved(
+    messages: Sequence[tuple[_Play, m.Replied | m.PlayEnded]], save: Callable[[Sequence[tuple[int, bytes]]], None]
+) -> bool:
+    """Save the lines of messages; return whether that worked, else their plays have ended."""
+    try:
+        save([(play.user.position, message.line or b"") for play, message in messages])
+    except MachineError as error:
+        for play, _ in messages:
+            play.stop(error)
+        return False
+    return True
+
+
 def _now() -> float:
     return asyncio.get_running_loop().time()
 
@@ -655,6 +763,5 @@ def _outcome(message: m.Received | m.Failed | m.Dropped) -> Received | HarnessEr
 
 
 def _ended(message: m.PlayEnded) -> Ended:
-    record = None if message.record is None else orjson.loads(message.record)
     error: Any = None if message.error is None else m.unpacked(message.error)
-    return Ended(message.key, record, error, message.played, message.replayed, message.unused)
+    return Ended(message.key, None, error, message.played, message.replayed, message.unused)

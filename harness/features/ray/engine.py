@@ -74,8 +74,10 @@ async def _served(
     """A lane for each opening, whose users a crew of so many workers plays."""
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
         lanes = await _lanes(openings, crew.transport, crew.player, held)
-        for lane in lanes:
+        for number, lane in enumerate(lanes):
             lane.elsewhere = {"workers": workers}
+            for run in lane.runs:
+                run.scored_by = partial(crew.scores, number)
         serving.start_soon(crew.serve, lanes)
         serving.start_soon(crew.watch, head_answers)
         yield lanes

@@ -5,6 +5,7 @@ Numbers of users and tries are the driver's, those of requests the worker's own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -77,7 +78,7 @@ class _Message(Struct, frozen=True, array_like=True, tag=True):
 class Play(_Message, frozen=True):
     """Play a user: a line of a tasks file, with the saved responses as (digest, nth, completion).
 
-    `ahead` is a lease: as of `Settled`. `rate` is that of the run's requests.
+    `ahead` is a lease: as of `Settled`. `rate` is that of the run's requests, `repeats` how many each user has.
     """
 
     user: int
@@ -87,6 +88,7 @@ class Play(_Message, frozen=True):
     number: int
     line: bytes
     repeat: int
+    repeats: int
     saved: list[tuple[str, int, Completion]]
     rate: Rate
     ahead: int
@@ -133,6 +135,20 @@ class Reclaim(_Message, frozen=True):
     """Give back the slots of a lane that are leased and not in use."""
 
     lane: int
+
+
+TaskLine = tuple[int, str, int, bytes]
+"""A place among records, and the task of its user: file, number of the line, and line."""
+
+
+class Score(_Message, frozen=True):
+    """Score a shard of records, given by their lines, for the report of the lane's run of a subset."""
+
+    shard: int
+    lane: int
+    subset: str
+    lines: Sequence[bytes]
+    tasks: Sequence[TaskLine]
 
 
 class Adopt(_Message, frozen=True):
@@ -210,15 +226,29 @@ class Dropped(_Message, frozen=True):
 
 
 class PlayEnded(_Message, frozen=True):
-    """The end of a play, as `Ended`; the record is JSON. A slot that it has leased is free."""
+    """The end of a play, as `Ended`; `line` is the sealed one of its record. A slot that it has leased is free."""
 
     user: int
     key: str
-    record: bytes | None
+    line: bytes | None
     error: Raised | None
     played: bool
     replayed: int
     unused: int
+
+
+class Scored(_Message, frozen=True):
+    """The totals of a shard, as `scoring.packed` has them."""
+
+    shard: int
+    totals: bytes | None
+
+
+class Running(_Message, frozen=True):
+    """What some users whose plays have ended add to the running scores, as `scoring.packed` has it."""
+
+    users: list[int]
+    sums: bytes | None
 
 
 class Stopped(_Message, frozen=True):
@@ -263,7 +293,7 @@ class Logged(_Message, frozen=True):
     warnings: list[str]
 
 
-ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Reclaim | Adopt
+ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Reclaim | Score | Adopt
 
 
 class Judged(_Message, frozen=True):
@@ -289,6 +319,8 @@ ToDriver = (
     | Failed
     | Dropped
     | PlayEnded
+    | Scored
+    | Running
     | Stopped
     | Worked
     | Learned

@@ -18,8 +18,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import orjson
-
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
 from harness.endpoint.quirks import Adapted
@@ -31,13 +29,18 @@ from harness.engine.replay import Asked, Conversation
 from harness.engine.transports import Clients, Listener, Route, open_transport
 from harness.errors import HarnessError, InvalidReply
 from harness.features.ray import messages as m
+from harness.features.ray import scoring
 from harness.features.ray.shipping import Shipped, unpacked
-from harness.model import Completion, Reply, RunUsage, Where
+from harness.model import Completion, Record, Reply, RunUsage, Where
 from harness.store.log import seal
-from harness.store.run import response_line
+from harness.store.run import record_line, response_line
+from harness.store.tasks import line_digest
 
 LATE_SECONDS = 5.0
 """In flight, from which on the driver knows of a request that was sent without asking."""
+RUNNING_USERS, RUNNING_SECONDS = 64, 2.0
+"""Users whose plays have ended, from which on the driver gets what they add to the running scores; and after which
+time it gets it of fewer."""
 START_SECONDS, LEASE_SECONDS = 60.0, 10.0
 """How long the driver waits for workers to start, and how long one lives after its last turn."""
 Connect = Callable[
@@ -132,6 +135,8 @@ class Player:
         self._plays: dict[int, _Playing] = {}
         self._since: dict[int, float] = {}
         self._usable: Counter[int] = Counter()
+        self._unscored: dict[tuple[int, str], list[tuple[int, Record]]] = {}
+        self._scored_at = loop.time()
         self._numbers = count()
         self._samplings = [part.sampling for part in parts]
         self._benchmarks = [
@@ -166,6 +171,7 @@ class Player:
                 self._out.append(m.Logged(lane, benchmark.logged, benchmark.warnings))
                 benchmark.logged, benchmark.warnings = [], []
         self._tell_late()
+        self._score_played()
         self._out += [m.Usable(lane, number) for lane, number in self._usable.items()]
         self._usable.clear()
         out, self._out = self._out, []
@@ -176,6 +182,19 @@ class Player:
         now = self._loop.time()
         for user in list(takewhile(lambda user: now - self._since[user] > LATE_SECONDS, self._since)):
             self._out.append(m.Late(user, self._plays[user].key, now - self._since.pop(user)))
+
+    def _score_played(self) -> None:
+        """Score the users whose plays have ended: many at once, which costs a tenth of one by one."""
+        is_due = self._loop.time() >= self._scored_at + RUNNING_SECONDS
+        if is_due or all(one.task and one.task.done() for one in self._plays.values()):
+            self._scored_at, least = self._loop.time(), 1
+        else:
+            least = RUNNING_USERS
+        for (lane, subset), ended in self._unscored.items():
+            if len(ended) >= least:
+                sums = scoring.running_sums(self._benchmarks[lane], subset, [record for _, record in ended])
+                self._out.append(m.Running([user for user, _ in ended], sums))
+                ended.clear()
 
     def close(self) -> None:
         """End all plays, and close connections and files."""
@@ -208,6 +227,9 @@ class Player:
                 _cancel(one.task if one else None)
             case m.Reclaim(lane):
                 self._give_back(*[one for one in self._plays.values() if one.play.lane == lane])
+            case m.Score():
+                totals = scoring.shard_totals(self._benchmarks[message.lane], message)
+                self._out.append(m.Scored(message.shard, totals))
             case m.Adopt(lane, quirk):
                 self._transports[lane].quirks |= {quirk}
 
@@ -262,11 +284,16 @@ class Player:
         one.key = task.key
         settle, judge = partial(self._settle, one), partial(self._judged, play.user, play.lane)
         conversation = Conversation(sampling, saved, task.steps, settle, judge)
-        ended = await play_user(benchmark, task, conversation, play.repeat)
+        ended, line = await play_user(benchmark, task, conversation, play.repeat, play.repeats), None
+        if ended.record is not None:
+            data = record_line(ended.record, play.repeat, line_digest(play.line))
+            record, line = Record(str(data["user_id"]), data), seal(data)
+            if play.repeats == 1:  # else the driver has the user's other repeats
+                self._unscored.setdefault((play.lane, play.subset), []).append((play.user, record))
         return m.PlayEnded(
             play.user,
             task.key,
-            None if ended.record is None else orjson.dumps(ended.record),
+            line,
             None if ended.error is None else m.packed(ended.error),
             ended.played,
             ended.replayed,

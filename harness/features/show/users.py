@@ -144,7 +144,7 @@ def _tasks(run: SavedRun, chosen: ShowOptions, held: ExitStack) -> tuple[Benchma
     try:
         benchmark = run.as_it_was(chosen.tasks, play=False)
         path = run.tasks(chosen.tasks)
-        index = index_file(benchmark, run.files.subset, path, chosen.results, run.manifest.repeats)
+        index = index_file(benchmark, run.files.subset, path, chosen.results, run.manifest.selection)
     except HarnessError as error:
         tell(f"{run.label}: without its tasks ({error})")
         return None

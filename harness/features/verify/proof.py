@@ -89,8 +89,8 @@ class Check:
             yield f"{self._files.manifest.name}: identity.benchmark is {manifest.identity['benchmark']}"
         if manifest.tasks["sha256"] != index.sha256:
             yield f"{index.path} is not the tasks file that this run was made with"
-        elif manifest.tasks["users"] != index.users():
-            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {index.users()}"
+        elif manifest.tasks["users"] != (users := index.users_in_file):
+            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {users}"
         if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
             yield "the ground truth is not the one that the report was made with: regenerate it with `reeval`"
 

@@ -23,7 +23,7 @@ from harness.features.verify import proof, replayed
 from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
-from harness.store.manifest import load
+from harness.store.manifest import Selection, load
 from harness.store.tasks import TaskIndex
 from harness.ui import streams
 
@@ -77,7 +77,7 @@ def _whole(run: SavedRun, tasks: Path, chosen: VerifyOptions, beat: Callable[[],
         benchmark, unplayed = replayed.benchmark_of(run, chosen.tasks)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
-    opened = _index(benchmark, run.files.subset, tasks, chosen.results, manifest.repeats)
+    opened = _index(benchmark, run.files.subset, tasks, chosen.results, manifest.selection)
     with closing(opened) as index, asyncio.Runner() as loop:
         player = replayed.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = proof.Check(run, benchmark, index, player, beat)
@@ -127,16 +127,16 @@ def _untouchable(folder: Path) -> str:
     return "" if os.access(folder, os.W_OK) else NOT_WRITABLE
 
 
-def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path, repeats: int) -> TaskIndex:
+def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection) -> TaskIndex:
     """Return the index of the tasks, kept under the results folder if that is this user's and writable."""
     try:
         if not any(map(_untouchable, (results.resolve(), *results.glob(".index")))):
-            return index_file(benchmark, subset, tasks, results, repeats)
+            return index_file(benchmark, subset, tasks, results, selection)
     except MachineError as error:
         if not _is_read_only(error):
             raise
     with tempfile.TemporaryDirectory() as elsewhere:
-        return index_file(benchmark, subset, tasks, Path(elsewhere), repeats)
+        return index_file(benchmark, subset, tasks, Path(elsewhere), selection)
 
 
 def _is_read_only(error: MachineError) -> bool:

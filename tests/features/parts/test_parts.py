@@ -19,10 +19,11 @@ from harness.defaults import Tuning
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.features.parts import merge
+from harness.model import Where
 from harness.store.disk import Disk
 from harness.store.lock import RunLock
-from harness.store.manifest import load
-from harness.store.tasks import TaskIndex
+from harness.store.manifest import Selection, load
+from harness.store.tasks import TaskIndex, open_index
 from tests.commands.test_commands import RESULTS, lines_of, report, run, write_tasks
 from tests.support import DATA
 from tests.support.disks import Death, FaultyDisk, QuickDisk
@@ -136,6 +137,89 @@ def test_parts_are_disjoint_nested_balanced_and_complete(tasks: Path, tmp_path: 
                 before = parts
 
 
+def in_slice(path: Path, number: int, parts: int) -> list[str]:
+    """Return the users whose lines begin in a slice of a file."""
+    whole, found, at = path.stat().st_size, list[str](), 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if whole * (number - 1) // parts <= at < whole * number // parts:
+            found.append(orjson.loads(line)["user_id"])
+        at += len(line)
+    return found
+
+
+FILES = {
+    "lines": ("tasks.jsonl", b"\n".join(b'{"user_id": "%d"}' % user for user in range(9))),
+    "odd lines": ("tasks.jsonl", b"\xef\xbb\xbf" + b"\n \n".join(b'  {"user_id": "%d"} ' % user for user in range(9))),
+    "array": ("tasks.json", b"[%b]" % b",\n".join(b'{"user_id": "%d"}' % user for user in range(9))),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(kind: str, tmp_path: Path) -> None:
+    """Of any number: each user is in one. Every slice knows the hash and users of the file, and the line of a task."""
+    name, content = FILES[kind]
+    path = tmp_path / name
+    path.write_bytes(content)
+    seen: list[Where] = []
+
+    def measured(line: bytes, where: Where) -> tuple[str, int]:
+        seen.append(where)
+        return orjson.loads(line)["user_id"], 1
+
+    with closing(open_index(path, "kind", measured, tmp_path, secret=b"s")) as whole:
+        places = [whole.where(position) for position in range(9)]
+        for parts in range(1, 40):
+            users = []
+            for number in range(1, parts + 1):
+                selection: Selection = {"ratio": 1.0, "sample_seed": 0, "part": f"{number}/{parts}", "by": "bytes"}
+                mask = whole.selected(selection)
+                if not mask.any():
+                    with pytest.raises(BadInput, match=rf"part {number}/{parts}: make fewer"):
+                        open_index(path, "kind", measured, tmp_path, part=(number, parts))
+                    continue
+                for _ in ("made", "from the cache"):
+                    seen.clear()
+                    with closing(open_index(path, "kind", measured, tmp_path, secret=b"s", part=(number, parts))) as of:
+                        assert (of.sha256, of.users_in_file) == (whole.sha256, 9) == (whole.sha256, whole.users())
+                        assert of.selected(selection).all() and of.users() == mask.sum()
+                        here = [of.where(position) for position in range(len(of))]
+                        assert here == [place for place, inside in zip(places, mask, strict=True) if inside]
+                assert seen == []
+                users += here
+            assert users == places
+
+
+def test_line_of_another_slice_is_found_by_its_own_part_and_by_merge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is no task, and a user who is in two slices."""
+    first, *_, last = lines = write_tasks(tmp_path / "tasks", USERS)
+    path = tmp_path / "tasks/weibo_inference_tasks.jsonl"
+    for odd, code in ((b'{"user_id": 1}\n', 2), (first, 0)):
+        path.write_bytes(b"".join([*lines, odd, last]))
+        assert run(path.parent, tmp_path / "out", "--part", "1/2", "--restart") == 0
+        assert run(path.parent, tmp_path / "out", "--part", "2/2", "--restart") == 2
+        path.write_bytes(b"".join([*lines, odd]))
+        assert run(path.parent, tmp_path / "out", "--part", "1/2", "--restart") == 0
+        assert run(path.parent, tmp_path / "out", "--part", "2/2", "--restart") == code
+    capsys.readouterr()
+    assert command(tmp_path / "out", "merge", "recency") == 2
+    assert f"line {USERS + 1}: field user_id: duplicate user, first in line 1" in capsys.readouterr().err
+
+
+def test_part_keeps_the_rule_that_it_began_with(tasks: Path, tmp_path: Path, whole: Path) -> None:
+    """Of some users it is every n-th in the order of the seed, also once it has all of them; a slice has no limit."""
+    for number in (1, 2):
+        assert run(tasks, tmp_path, "--part", f"{number}/2", "--limit", "4") == 0
+        assert run(tasks, tmp_path, "--part", f"{number}/2") == 0
+        manifest = load(tmp_path / f"recency.part{number}of2/run_weibo.json")
+        assert manifest and manifest.selection["part"] == f"{number}/2" and "by" not in manifest.selection
+    assert command(tmp_path, "merge", "recency", "--no-html") == 0
+    assert (tmp_path / "recency" / RESULTS).read_bytes() == (whole / RESULTS).read_bytes()
+    assert run(tasks, tmp_path, "--part", "1/3") == 0
+    assert run(tasks, tmp_path, "--part", "1/3", "--limit", "4") == 2
+
+
 class SavedRunIndex:
     """The index of the tasks, without a run."""
 
@@ -144,7 +228,8 @@ class SavedRunIndex:
         self._path, self._results = tasks / "weibo_inference_tasks.jsonl", results
 
     def index(self, repeats: int) -> TaskIndex:
-        return index_file(self._benchmark, "weibo", self._path, self._results, repeats)
+        selection: Selection = {"ratio": 1.0, "sample_seed": 0, "repeats": repeats}
+        return index_file(self._benchmark, "weibo", self._path, self._results, selection)
 
 
 @pytest.mark.parametrize("parts", [1, 3, 4, 16])
@@ -199,7 +284,8 @@ def test_part_says_that_it_is_one_and_resumes_without_a_flag(
         server.script = baseline
         assert command(tmp_path, "resume", "--api-url", server.url) == 0
     made = report(tmp_path, "m.part2of4")
-    assert (made["run"]["part"], made["coverage"]["expected_users"]) == ("2/4", 4)
+    inside = in_slice(tasks / "weibo_inference_tasks.jsonl", 2, 4)
+    assert (made["run"]["part"], made["coverage"]["expected_users"]) == ("2/4", len(inside))
     manifest = load(tmp_path / "m.part2of4/run_weibo.json")
     assert manifest and manifest.tuning["concurrency"] == 7
     assert manifest.times["schedule"] and manifest.times["schedule"]["slots"] == 2
@@ -322,7 +408,7 @@ def test_parts_that_do_not_make_one_run_are_refused(
     assert command(results, "merge", "recency") == 2
     error = capsys.readouterr().err
     assert error.startswith("harness: ") and error.count("\n") == 1 and REFUSED[damage] in error
-    after = contents(results)
+    after = {name: content for name, content in contents(results).items() if name in before or ".index" not in name}
     after.pop(".merging/lock", None)
     assert after == before
 

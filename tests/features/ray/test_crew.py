@@ -7,7 +7,7 @@ import random
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,13 +17,16 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from harness.benchmark import Task
+from harness.benchmark import Means, Task
+from harness.benchmarks.reports import encoded
 from harness.chat import Chat
 from harness.defaults import GRACE_SECONDS
 from harness.endpoint.control import FixedControl
 from harness.endpoint.rates import Rates
 from harness.endpoint.transport import Received
+from harness.engine import finish
 from harness.engine.answers import FIRST
 from harness.engine.lane import User
 from harness.errors import (
@@ -41,9 +44,10 @@ from harness.errors import (
 )
 from harness.features.ray import crew as crew_module
 from harness.features.ray import messages as m
+from harness.features.ray import scoring
 from harness.features.ray.crew import WorkersStopped
 from harness.features.ray.player import LEASE_SECONDS
-from harness.model import JSON, Completion, Snapshot
+from harness.model import JSON, Completion, Record, Snapshot
 from harness.store import log
 from harness.store.run import RunStore
 from tests.features.ray.workers import TURN, Fake, Loss, Shared, crew_of, importable, played
@@ -53,6 +57,7 @@ from tests.support.chains import Chains, Endpoint
 
 USERS = {f"用户{n}": 1 + n % 3 for n in range(4)}
 STEPS = sum(USERS.values())
+MANY = {f"用户{n}": 1 + n % 3 for n in range(9)}
 LIMIT = 3
 
 
@@ -110,9 +115,20 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def assert_same(run: Run, local: Run) -> None:
-    """Results to the byte, and the same replies."""
+    """Results and report to the byte but for what lost requests may cost, the same live figures and replies."""
     assert run.files.results.read_bytes() == local.files.results.read_bytes()
+    assert reported(run) == reported(local)
     assert replies(run) == replies(local)
+
+
+def reported(run: Run) -> bytes:
+    return encoded(structs.replace(run.report, cost=None))
+
+
+def figures(run: Run) -> tuple[int, JSON]:
+    """The running scores in the end: of how many users, and the figures."""
+    [subset] = run.snapshots[-1].subsets
+    return subset.scored_users, dict(subset.scores)
 
 
 # Identity
@@ -139,6 +155,98 @@ def test_repeats_are_those_of_this_process(tmp_path: Path) -> None:
     assert len(replies(runs[1])) == 2 * STEPS
 
 
+# Scores
+
+
+class Urns(Shared):
+    """A benchmark whose report needs tasks, and a tally."""
+
+    class Scores(Means):
+        needs_tasks = True
+
+        def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+            return None, Counter(record.get("steps", "none") for record in records)
+
+        def with_task(self, record: JSON, task: Task) -> JSON:
+            return {**record, "steps": str(task.steps)}
+
+        def details(self, scored: Any) -> JSON:
+            return dict(sorted(scored.tally.items()))
+
+    scoring = Scores()
+
+
+class Secretive(Urns):
+    """Its tally cannot be sent."""
+
+    class Scores(Urns.Scores):
+        def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
+            rows, tally = super().tallied(records)
+            return rows, Unsent(tally)
+
+    scoring = Scores()
+
+
+class Unsent(Counter[str]):
+    def __reduce__(self) -> Any:
+        raise TypeError("not to be sent")
+
+    def __add__(self, other: Any) -> Any:
+        return Unsent(super().__add__(other))
+
+
+@pytest.fixture
+def scored_here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The users whom this process scores for a report, and not a worker; shards have two users."""
+    for module in (finish, scoring):
+        monkeypatch.setattr(module, "SHARD_USERS", 2)
+    seen, scored = list[str](), finish.ReportScores.add
+
+    def add(self: finish.ReportScores, record: Record) -> None:
+        seen.append(record.key)
+        scored(self, record)
+
+    monkeypatch.setattr(finish.ReportScores, "add", add)
+    return seen
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+@pytest.mark.parametrize("benchmark", [Shared, Urns, Secretive])
+def test_scores_of_workers_are_those_of_this_process(
+    tmp_path: Path, scored_here: list[str], benchmark: type[Shared], repeats: int
+) -> None:
+    """Of several shards, with tasks and a tally; what a worker cannot send is scored here. The same on the display."""
+    runs = [made(tmp_path / name, benchmark, repeats=repeats, users=MANY) for name in ("local", "workers")]
+    assert locally(runs[0]) is None
+    assert len(scored_here) == len(MANY) * repeats
+    scored_here.clear()
+    assert on_workers(runs[1], Endpoint(slow())) is None
+    assert len(scored_here) == (len(MANY) * repeats if benchmark is Secretive else 0)
+    assert reported(runs[1]) == reported(runs[0])
+    assert figures(runs[1]) == figures(runs[0]) == (len(MANY), {"Length": pytest.approx(2.0)})
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_shards_of_a_worker_that_is_lost_are_scored_here(
+    tmp_path: Path, scored_here: list[str], monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    """And not those of the others."""
+    runs = [made(tmp_path / name, Urns, users=MANY) for name in ("local", "workers")]
+    assert locally(runs[0]) is None
+    scored_here.clear()
+    turn = Fake.turn
+
+    async def loses(self: Fake, sent: bytes, seconds: float) -> bytes:
+        if self.name == "0" and any(isinstance(message, m.Score) for message in m.to_worker(sent)):
+            self.loss = Loss(self.heard)
+        return await turn(self, sent, seconds)
+
+    monkeypatch.setattr(Fake, "turn", loses)
+    assert on_workers(runs[1], Endpoint(slow()), many) is None
+    assert 0 < len(scored_here) <= (len(MANY) if many == 1 else len(MANY) - 2)
+    assert_same(runs[1], runs[0])
+
+
 # Loss
 
 LOSSES = {
@@ -158,6 +266,7 @@ def test_lost_worker_costs_its_requests_in_flight_alone(run: Run, local: Run, ho
     lost = Loss(after, loss.certain, loss.reached, loss.silent)
     assert on_workers(run, endpoint, losses=[lost], limit=LIMIT) is None
     assert_same(run, local)
+    assert figures(run) == figures(local)
     assert len(endpoint.sent) <= STEPS + LIMIT
     assert endpoint.most_on_the_wire <= LIMIT
 

@@ -41,6 +41,7 @@ TO_WORKER: list[Any] = [
         7,
         b'{"user_id": "\xe4\xb8\x80"}',
         2,
+        3,
         [("ab", 0, WHOLE), ("cd", 1, WHOLE)],
         Rate(1),
         9,
@@ -53,6 +54,7 @@ TO_WORKER: list[Any] = [
     m.Reclaim(0),
     m.Refused(2, m.packed(BUSY)),
     m.Cancel(1),
+    m.Score(3, 0, "weibo", [b'{"user_id": "1"}'], [(0, "tasks.jsonl", 7, b'{"user_id": "1"}')]),
     m.Adopt(0, "no_temperature"),
 ]
 TO_DRIVER: list[Any] = [
@@ -67,6 +69,9 @@ TO_DRIVER: list[Any] = [
     m.Dropped(1),
     m.PlayEnded(1, "一", b'{"user_id": "1"}', None, True, 2, 1),
     m.PlayEnded(1, "一", None, m.packed(ERRORS["GaveUp"]), False, 0, 0),
+    m.Scored(3, b"\x80\x05"),
+    m.Scored(3, None),
+    m.Running([1, 2], b"\x80\x05"),
     m.Stopped(1, m.packed(ERRORS["Denied"])),
     m.Stopped(1, None, "Traceback"),
     m.Worked(0.75),

@@ -3,20 +3,25 @@ in which the command is started."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import orjson
 import pytest
 
 from bench.processes import endpoint
+from harness.features.ray.crew import WorkerGone
 from harness.store.log import sound_lines
 from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import descendants, wait_for
@@ -153,3 +158,56 @@ def test_own_tokens_end_with_their_cluster(tmp_path: Path, monkeypatch: pytest.M
             tokens.append(token())
     assert len({*tokens}) == 2 and tokens == [(tmp_path / str(number)).read_text() for number in range(2)]
     assert not any(name in os.environ for name in cluster.TOKEN_VARIABLES)
+
+
+def test_worker_takes_turns_from_the_one_who_knows_its_secret_alone() -> None:
+    """Another secret, or none, ends a connection, and the next is looked at; the port is closed then."""
+    from harness.features.ray import cluster
+
+    secret = b"s" * 32
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        address = listening.getsockname()
+        accepted = pool.submit(cluster._accepted, listening, secret)
+        for wrong in (b"w" * 32, b"short"):
+            with socket.create_connection(address, timeout=5) as stranger:
+                stranger.sendall(wrong)
+                stranger.shutdown(socket.SHUT_WR)
+                assert stranger.recv(1) == b""
+        with socket.create_connection(address, timeout=5) as driver:
+            driver.sendall(secret + b"turn")
+            with accepted.result() as connection:
+                assert connection.getpeername() == driver.getsockname()
+                assert connection.recv(4) == b"turn"
+        assert listening.fileno() == -1
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x08" + bytes(15), b"\x08" + bytes(15) + b"half"])
+def test_worker_whose_connection_ends_is_lost_and_may_still_send(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before an answer, and within one; nobody knows what became of its process while Ray says nothing."""
+    from harness.features.ray import cluster
+
+    monkeypatch.setattr(cluster, "VERDICT_SECONDS", 0.05)
+
+    class Silent:
+        def remote(self, secret: bytes) -> Silent:
+            return self
+
+        def future(self) -> Future[None]:
+            return Future()
+
+    async def turn() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(32 + cluster.HEADER.size + 4)
+            writer.write(answer)
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            address = server.sockets[0].getsockname()
+            worker = cluster.RayWorker("w", SimpleNamespace(serve=Silent()), "node", address)
+            with pytest.raises(WorkerGone) as raised:
+                await worker.turn(b"sent", 0.01)
+            assert not raised.value.certain
+
+    asyncio.run(turn())

@@ -48,7 +48,7 @@ class Alone:
 
     def turn(self, *sent: m.ToWorker) -> list[m.ToDriver]:
         out = m.to_driver(self.player.turn(m.encode(sent), TURN))
-        return [message for message in out if not isinstance(message, m.Worked)]
+        return [message for message in out if not isinstance(message, m.Worked | m.Running)]
 
     def asked(self) -> m.Ask:
         """Begin a play; return its first request."""
@@ -62,7 +62,7 @@ class Alone:
 
 
 def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE, ahead: int = 0) -> m.Play:
-    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, list(saved), Rate(), ahead)
+    return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, 1, list(saved), Rate(), ahead)
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_play_asks_sends_and_goes_on_once_each_reply_is_saved(alone: Alone) -> N
     assert isinstance(second, m.Ask) and second.rank == 1 and second.digest != first.digest
     [_] = alone.turn(m.Send(11, second.request, "一"))
     [ended] = alone.turn(m.Settled(second.request, Completion("另一个")))
-    assert isinstance(ended, m.PlayEnded) and ended.record and ended.error is None
-    assert orjson.loads(ended.record)["replies"] == [received.completion.text, "另一个"]
+    assert isinstance(ended, m.PlayEnded) and ended.line and ended.error is None
+    assert unseal(ended.line)["replies"] == [received.completion.text, "另一个"]
 
 
 def test_saved_replies_are_used_and_not_asked_for(alone: Alone) -> None:
@@ -289,9 +289,9 @@ def test_leased_slot_is_used_without_asking_and_its_reply_comes_sealed(alone: Al
     [second] = alone.turn(m.Settled(first.request, None, MANY))
     assert isinstance(second, m.Replied)
     [ended] = alone.turn(m.Settled(second.request, None))
-    assert isinstance(ended, m.PlayEnded) and ended.record
+    assert isinstance(ended, m.PlayEnded) and ended.line
     replies = [unseal(one.line)["completion"]["text"] for one in (first, second)]
-    assert orjson.loads(ended.record)["replies"] == replies
+    assert unseal(ended.line)["replies"] == replies
 
 
 def test_line_is_that_of_the_store(alone: Alone, tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 
+from harness.engine import finish
 from harness.errors import TransportFault
+from harness.features.ray import scoring
 from tests.commands.test_commands import RESULTS
 from tests.features.ray.conftest import Place
 from tests.features.ray.workers import Shared, crew_of, importable
@@ -23,12 +26,18 @@ from tests.support.scripted import baseline, serving
 
 @pytest.mark.parametrize("benchmark", ["streamprofile", "dailymobility"])
 def test_results_of_both_benchmarks_are_those_of_this_process(
-    benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    benchmark: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the byte, over the embedded endpoint of each worker."""
+    """To the byte, over the embedded endpoint of each worker; the report too, whose shards workers score."""
+    for module in (finish, scoring):
+        monkeypatch.setattr(module, "SHARD_USERS", 2)
     folders = [tmp_path / "local", tmp_path / "workers"]
     model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"
-    words = ["run", benchmark, "--demo", "--model", model, "--limit", "3", "--no-html", "--name", "r"]
+    words = ["run", benchmark, "--demo", "--model", model, "--limit", "7", "--no-html", "--name", "r"]
     for folder, more in zip(folders, ([], ["--engine", "ray", "--workers", "2", "--turn", "1"]), strict=True):
         Commands(folder, capsys)(*words, *more)
     assert len(cluster.workers) == 2
@@ -36,6 +45,11 @@ def test_results_of_both_benchmarks_are_those_of_this_process(
     assert written[0] == written[1] != []
     for file in written[0]:
         assert (folders[0] / "r" / file).read_bytes() == (folders[1] / "r" / file).read_bytes() != b""
+    for one, other in zip(*(sorted(folder.glob("r/eval_report_*.json")) for folder in folders), strict=True):
+        reports = [orjson.loads(path.read_bytes()) for path in (one, other)]
+        for report in reports:
+            del report["schedule"], report["run"]["created"]
+        assert reports[0] == reports[1]
 
 
 @pytest.mark.usefixtures("cluster")
