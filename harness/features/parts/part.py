@@ -8,8 +8,7 @@ from typing import Any
 from harness.config import options
 from harness.engine.extension import Extension
 from harness.errors import BadInput
-from harness.store.manifest import Selection, load
-from harness.store.run import runs_in
+from harness.store.manifest import Selection, manifests
 
 
 class Part(Extension):
@@ -35,7 +34,5 @@ class Part(Extension):
 
     def _before(self, folder: Path) -> Selection | dict[str, Any]:
         """Return which users an earlier session has selected."""
-        for files in () if self._restarts else runs_in(folder):
-            if manifest := load(files.manifest):
-                return manifest.selection
-        return {}
+        earlier = {} if self._restarts else manifests(folder)
+        return next((manifest.selection for manifest in earlier.values()), {})
