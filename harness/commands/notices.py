@@ -46,10 +46,8 @@ class Printer:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case events.NotOpened(name, error):
-                tell(f"{name}: {error}")
-            case events.Unscored(results, error):
-                tell(f"{results}: {error}")
+            case events.Failed(what, error):
+                tell(f"{what}: {error}")
             case _:
                 for words in self._lines(event):
                     self._console.print(words, **PLAIN)
