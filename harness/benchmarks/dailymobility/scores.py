@@ -166,7 +166,7 @@ class Tally:
         rows = rows[np.lexsort(rows.T)] if len(ends) == len(rows) else rows
         parts = np.split(rows, ends[CHUNK - 1 :: CHUNK]), np.split(ends, range(CHUNK, len(ends), CHUNK))
         for part, last in zip(*parts, strict=False):
-            yield _of_residents(_counts(part), last)
+            yield _of_residents(side_by_side(part), last)
 
 
 def by_metric(counts: Array) -> dict[str, Whole]:
@@ -186,7 +186,7 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
     spent = np.stack([(sequences == number).sum(axis=1) for number in NUMBERS], axis=1)
     bins = [truth.support.place(RADIUS, radii), truth.support.place(LOCATIONS, locations)]
     rows = np.column_stack([*bins, spent]).astype(np.uint8)
-    counts = _counts(rows).astype(np.float64)
+    counts = side_by_side(rows).astype(np.float64)
     return counts, Tally(
         truth=truth,
         radii=(radii,),
@@ -233,7 +233,7 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
     return counts.astype(np.uint8).reshape(-1, SIZES[metric])
 
 
-def _counts(rows: Rows) -> Rows:
+def side_by_side(rows: Rows) -> Rows:
     """Return the counts by bin of `Tally.rows`: residents x bins of all metrics."""
     return np.hstack([_by_bin(metric, rows) for metric in METRICS])
 
