@@ -293,6 +293,10 @@ def _bad_objects(cls: Any) -> Iterator[str]:
         yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), kind)]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
+    for one, kind in ((cls.about, About), (cls.task_files, TaskFiles)):
+        own, ours = type(one), vars(kind)
+        if lost := [name for name, value in vars(one).items() if value == ours.get(name, ...) != getattr(own, name)]:
+            yield f"{lost[0]}: {own.__name__} sets it, and its object has the default: give it as an argument"
     if hasattr(cls, "configuration"):
         yield "configuration: the harness sets this: rename yours"
 
