@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "cost": {"model"},
     "scoring": WORDS,
     "benchmarks.files": {"errors"},
-    "benchmarks.records": WORDS,
+    "benchmarks.records": WORDS | {"benchmarks.user_code"},
     "benchmarks.parsing": WORDS,
     "benchmarks.template": WORDS | {"benchmarks.files"},
     "benchmarks.user_code": WORDS,
