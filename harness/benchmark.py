@@ -138,15 +138,6 @@ class Metric:
         found |= {name: text for name, text in texts.items() if text}
         return found | ({"leaves_out": list(self.leaves_out)} if self.leaves_out else {})
 
-    @classmethod
-    def of(cls, name: str, data: JSON) -> Metric:
-        """Return the metric that a report saved as `data`. Raise `KeyError`, `TypeError` or `ValueError`."""
-        low, high = (None if bound is None else float(bound) for bound in data["bounds"])
-        unit = data["unit"]
-        if type(name) is not str or not (unit is None or type(unit) is str):
-            raise TypeError("a metric's name and unit are text")
-        return cls(name, better=data["better"], unit=unit, bounds=(low, high))
-
 
 @dataclass(frozen=True, slots=True)
 class Task:

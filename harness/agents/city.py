@@ -90,7 +90,7 @@ class City:
 
     aois: Mapping[int, Aoi]
     pois: Mapping[int, Poi]
-    lanes: Mapping[int, Line]
+    lanes: Lines
     projection: str
     sha256: str
     _of_kinds: dict[frozenset[str], _Located] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -124,11 +124,7 @@ class City:
 
     def nearest_lane(self, x: float, y: float) -> tuple[int, float] | None:
         """Return the lane nearest to (x, y), and how far along it that is; None in a city without lanes."""
-        return self._lines.nearest(x, y)
-
-    @cached_property
-    def _lines(self) -> Lines:
-        return Lines.of(self.lanes)
+        return self.lanes.nearest(x, y)
 
     @cached_property
     def _located(self) -> _Located:

@@ -21,8 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from threading import Thread, current_thread, get_ident
-from typing import Any, NoReturn, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
+
+from harness.agents.interface import Harness
 
 KIND = "agent_process"
 ENDS: Mapping[Any, str] = {
@@ -47,16 +49,6 @@ class Refused(SystemExit):
     """Raised where no resident is known: while a file loads, and to whoever waits for a thread of a pool."""
 
 
-class Refuser(Protocol):
-    """A resident."""
-
-    def refuse(self, kind: str, what: str) -> NoReturn: ...
-
-    def refuse_thread(self, kind: str, what: str) -> None:
-        """Fail for what a thread of the resident's did."""
-        ...
-
-
 class Process:
     """What of the process's code is one agent file's: the slice that runs, and threads that were started in slices.
 
@@ -65,12 +57,12 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._player: Refuser | None = None
+        self._player: Harness | None = None
         self._slice = 0
-        self._threads: WeakKeyDictionary[Thread, Refuser | None] = WeakKeyDictionary()
+        self._threads: WeakKeyDictionary[Thread, Harness | None] = WeakKeyDictionary()
         self._opened: set[int] = set()
 
-    def enter(self, player: Refuser | None) -> None:
+    def enter(self, player: Harness | None) -> None:
         """Take what this thread runs from now on for the agent's; without a player its file is loaded."""
         self._player, self._slice = player, get_ident()
 

@@ -88,13 +88,6 @@ class Lines(Mapping[int, Line]):
         self._ends = np.concatenate(([0], np.cumsum(corners, dtype=np.intp)))
         self._xy = xy
 
-    @classmethod
-    def of(cls, lines: Mapping[int, Line]) -> Lines:
-        if isinstance(lines, cls):
-            return lines
-        corners = [corner for line in lines.values() for corner in line]
-        return cls(list(lines), [len(line) for line in lines.values()], np.array(corners, np.float64).reshape(-1, 2))
-
     def __getitem__(self, line: int) -> Line:
         row = self._rows[line]
         return tuple((x, y) for x, y in self._xy[self._ends[row] : self._ends[row + 1]].tolist())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from harness.benchmarks.user_code import described
 from harness.errors import BadInput, in_brief
 from harness.model import JSON, LARGEST_COUNT, Record
 
@@ -13,9 +14,6 @@ ODD_SHAPE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 """What code that relies on a record's shape ends in where it has another."""
 
 REMEDY = "take its line out of the results file, and the user will be played again"
-LONGEST = 120
-"""Longest text of an error in a message, in characters."""
-
 LARGEST_SUM = 1000 * LARGEST_COUNT
 """Of a user, who has fewer replies than a thousand."""
 
@@ -55,14 +53,8 @@ def read_of(key: str, so: str = REMEDY) -> Iterator[None]:
         yield
     except ODD_SHAPE as error:
         raise BadInput(
-            f"user {key}: the saved record has another shape than this harness gives it ({_described(error)}): {so}"
+            f"user {key}: the saved record has another shape than this harness gives it ({described(error)}): {so}"
         ) from None
-
-
-def _described(error: Exception) -> str:
-    """The error, which may hold a value of any length from the record."""
-    words = "".join(filter(str.isprintable, " ".join(str(error).split())))
-    return f"{type(error).__name__}: {words if len(words) <= LONGEST else words[:LONGEST] + '…'}"
 
 
 def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = REMEDY) -> Made:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -65,7 +65,6 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
-COMPUTED = (property, cached_property)
 INSIDE: Mapping[str, str] = {
     "remark": "about",
     "card_columns": "cards",
@@ -289,15 +288,15 @@ def _bad_text(metric: Metric) -> str | None:
     return wrong and f"expected a {wrong} that is text on one line"
 
 
-def _is_code(value: object) -> bool:
-    return callable(value) or isinstance(value, COMPUTED)
-
-
 def _bad_objects(cls: Any) -> Iterator[str]:
     if lost := [name for name in INSIDE if hasattr(cls, name)]:
         yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
-    if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
+    if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), kind)]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
+    for one, kind in ((cls.about, About), (cls.task_files, TaskFiles)):
+        own, ours = type(one), vars(kind)
+        if lost := [name for name, value in vars(one).items() if value == ours.get(name, ...) != getattr(own, name)]:
+            yield f"{lost[0]}: {own.__name__} sets it, and its object has the default: give it as an argument"
     if hasattr(cls, "configuration"):
         yield "configuration: the harness sets this: rename yours"
 
@@ -305,8 +304,8 @@ def _bad_objects(cls: Any) -> Iterator[str]:
 def _bad_code(cls: Any) -> Iterator[str]:
     if missing := [name for name in vars(Benchmark) if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
-    ours = [name for name in vars(Benchmark) if _is_code(getattr(Benchmark, name))]
-    if hidden := [name for name in ours if not _is_code(getattr(cls, name))]:
+    ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name))]
+    if hidden := [name for name in ours if not callable(getattr(cls, name))]:
         yield f"{', '.join(hidden)}: the harness calls this: rename yours"
     try:
         kinds = settings.kinds(cls.Settings)

@@ -18,8 +18,9 @@ from pycityproto.city.map.v2 import map_pb2
 from shapely.geometry import LineString, Point, Polygon
 
 from harness.agents.city import City, Poi, load_city, read_city
-from harness.agents.spatial import Lines, Points
+from harness.agents.spatial import Points
 from harness.errors import BadInput
+from tests.support.agent_town import lanes_of
 
 PROJECTION = "+proj=tmerc +lat_0=39.9 +lon_0=116.4"
 SQUARE = [(0.0, 0.0), (4.0, 0.0), (4.0, 4.0), (0.0, 4.0)]
@@ -71,7 +72,7 @@ def city_of(made: Any) -> City:
 def with_pois(places: list[tuple[float, float, str]]) -> City:
     pois = {number: Poi(number, f"店{number}", kind, x, y, 1) for number, (x, y, kind) in enumerate(places)}
     aois = {1: city_of(a_map()).aois[500_000_000]}
-    return City(aois, pois, {}, "", "")
+    return City(aois, pois, lanes_of({}), "", "")
 
 
 def ids(pois: list[Poi]) -> list[int]:
@@ -293,7 +294,7 @@ def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
         number: tuple((rng.uniform(0, 100), rng.uniform(0, 100)) for _ in range(rng.randrange(2, 5)))
         for number in range(40)
     }
-    city = City({}, {}, lines, "", "")
+    city = City({}, {}, lanes_of(lines), "", "")
     shapes = {number: LineString(line) for number, line in lines.items()}
     for _ in range(200):
         point = Point(rng.uniform(0, 100), rng.uniform(0, 100))
@@ -304,9 +305,8 @@ def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
 def test_lines_are_a_mapping_like_a_dict() -> None:
     """Kept as one array, they still are equal to a dict of tuples, and know what they do not have."""
     plain = {5: ((0.0, 1.0), (2.0, 3.0)), 2: (), 9: ((4.0, 5.0),)}
-    lines = Lines.of(plain)
+    lines = lanes_of(plain)
     assert (lines == plain, list(lines), len(lines), 7 in lines) == (True, [5, 2, 9], 3, False)
-    assert Lines.of(lines) is lines
 
 
 def test_a_city_is_frozen_and_equal_by_its_contents() -> None:

@@ -14,11 +14,12 @@ from harness.agents.city import Aoi, City
 from harness.agents.day import Row, gyration_radius, intention_sequence, proportions, visited
 from harness.agents.simulator import UnknownPlace, Walker
 from harness.errors import BadInput, HarnessError
+from tests.support.agent_town import lanes_of
 
 CENTROIDS = {1: (0.0, 0.0), 2: (3000.0, 4000.0), 3: (3000.0, 0.0), 4: (0.0, 3000.0), 5: (0.0, 0.0)}
 AOIS = {number: Aoi(number, x, y, ((x, y),), 0.0, "", ()) for number, (x, y) in CENTROIDS.items()}
-CITY = City(AOIS, {}, {}, "", "")
-STREETS = City(AOIS, {}, {10: ((0.0, 50.0), (3000.0, 50.0)), 11: ((0.0, -60.0), (3000.0, -60.0))}, "", "")
+CITY = City(AOIS, {}, lanes_of({}), "", "")
+STREETS = City(AOIS, {}, lanes_of({10: ((0.0, 50.0), (3000.0, 50.0)), 11: ((0.0, -60.0), (3000.0, -60.0))}), "", "")
 
 DRIVE_3000 = 3000 * 1.3 / 8
 """Seconds from 1 to 3 by car: 487.5."""

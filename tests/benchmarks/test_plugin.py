@@ -582,6 +582,11 @@ STATIC = {
     "a waiver of its own": ('version = "2"', "waived = {}", "waived: belongs to the object `about`"),
     "a remark of its own": ('version = "2"', "def remark(self, task): ...", "remark: belongs to the object `about`"),
     "columns of cards": ('version = "2"', "card_columns = ()", "card_columns: belongs to the object `cards`"),
+    "a field of an object that is set in its class": (
+        '    task_files = TaskFiles(key_field="id", ',
+        "    class Files(TaskFiles):\n        key_field = 'id'\n\n    task_files = Files(",
+        "key_field: Files sets it",
+    ),
     "an object of another class": ("cards = VisitorCards()", "cards = VisitorCards", "cards: expected an object of"),
     "live figures of no metric": (
         "class Hits(Scoring):",

@@ -16,8 +16,8 @@ from harness.benchmark import Asking, Task
 from harness.benchmarks import tasks
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile import prompt as prompts
-from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile, authors_outcome
-from harness.benchmarks.streamprofile.reply import schema
+from harness.benchmarks.streamprofile.benchmark import StreamProfile, authors_outcome
+from harness.benchmarks.streamprofile.reply import Reading, schema
 from harness.chat import Structured
 from harness.engine.play import Played, recorded, rescored
 from harness.engine.play import play as play_user
@@ -85,12 +85,12 @@ def played(script: Script, data: JSON = TASK, **settings: Any) -> Played:
     return found
 
 
-def play(script: Script, data: JSON = TASK, **settings: Any) -> tuple[StepAnswer, ...]:
-    answer: tuple[StepAnswer, ...] = played(script, data, **settings).answer
+def play(script: Script, data: JSON = TASK, **settings: Any) -> tuple[Reading, ...]:
+    answer: tuple[Reading, ...] = played(script, data, **settings).answer
     return answer
 
 
-def one_step(script: Script, **settings: Any) -> tuple[StepAnswer, ...]:
+def one_step(script: Script, **settings: Any) -> tuple[Reading, ...]:
     return play(script, TASK | {"prediction_tasks": TASK["prediction_tasks"][:1]}, **settings)
 
 
@@ -157,7 +157,7 @@ def test_a_second_try_says_what_was_wrong(bad: Completion, why: str) -> None:
     assert second.messages[-1].content.startswith(first.messages[-1].content + "\n\n注意：")
     assert why in second.messages[-1].content.removeprefix(first.messages[-1].content)
     assert second.messages[-1].role == "user"
-    assert (answer[0].outcome, answer[0].prediction) == ("valid", tuple(POOL[:3]))
+    assert (answer[0].outcome, answer[0].tags) == ("valid", tuple(POOL[:3]))
 
 
 def test_each_try_names_the_last_fault_only() -> None:
@@ -174,7 +174,7 @@ def test_tries_end_after_as_many_as_were_allowed(retries: int) -> None:
     script = Script(*[BROKEN] * retries, Completion("[]"), reply("二"), reply("三"))
     answer = play(script, parse_retries=retries)
     invalid = answer[0]
-    assert (invalid.outcome, invalid.prediction, invalid.reasoning, invalid.repairs) == ("not_object", (), "", ())
+    assert (invalid.outcome, invalid.tags, invalid.reasoning, invalid.repairs) == ("not_object", (), "", ())
     assert [step.outcome for step in answer[1:]] == ["valid", "valid"]
     assert len(script.asked) == retries + 3
 
@@ -190,7 +190,7 @@ def test_a_final_reason_is_asked_once(reason: str) -> None:
     good = reply(finish_reason=reason)
     assert one_step(Script(good))[0].outcome == reason
     later = one_step(Script(BROKEN, good))
-    assert (later[0].outcome, later[0].prediction) == (reason, ())
+    assert (later[0].outcome, later[0].tags) == (reason, ())
 
 
 def test_usage_counts_every_completion_that_was_asked_for() -> None:

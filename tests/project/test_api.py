@@ -43,6 +43,18 @@ def test_public_names_are_these_and_no_others() -> None:
         _ = harness.nothing
 
 
+MEMBERS = """
+name version subsets metrics baselines Settings about scoring records cards task_files prepare parse play measure
+synthesise warn imports origin"""
+"""Of a benchmark: what an author writes, and the last three for the harness and what ships with it."""
+
+
+def test_members_of_a_benchmark_are_these_and_no_others() -> None:
+    """What else it has are members of its objects."""
+    found = {*dir(harness.Benchmark), *harness.Benchmark.__annotations__}
+    assert {name for name in found if not name.startswith("_")} == {*MEMBERS.split()}
+
+
 def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
     """A complete run is returned too, so that a notebook's cell can be executed again."""
     [first], [again] = small(tmp_path), small(tmp_path)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import dedent
+
+import numpy as np
 
 from harness.agents.city import Aoi, City, Poi
 from harness.agents.day import Resident, Row
 from harness.agents.loader import load_agent
 from harness.agents.runner import Runner
 from harness.agents.session import play
+from harness.agents.spatial import Line, Lines
 from harness.agents.watchdog import Limits
 from harness.model import Ask, Completion, Request
 from tests.support import DATA
@@ -23,6 +26,12 @@ SIDE = 6
 KINDS = ("amenity|restaurant", "shop|supermarket", "leisure|park")
 
 
+def lanes_of(lines: Mapping[int, Line]) -> Lines:
+    """Return lanes by id from their corners."""
+    corners = [corner for line in lines.values() for corner in line]
+    return Lines(list(lines), [len(line) for line in lines.values()], np.array(corners, np.float64).reshape(-1, 2))
+
+
 def city() -> City:
     """36 squares of 100 m, 500 m apart, with a POI in the middle of each; AOI n is in row n // 6."""
     aois, pois = {}, {}
@@ -31,7 +40,7 @@ def city() -> City:
         outline = ((x - 50, y - 50), (x + 50, y - 50), (x + 50, y + 50), (x - 50, y + 50))
         aois[AOI + number] = Aoi(AOI + number, x, y, outline, 10_000.0, "R", (POI + number,))
         pois[POI + number] = Poi(POI + number, f"地点{number}", KINDS[number % 3], x, y, AOI + number)
-    return City(aois, pois, {1: ((-100.0, -100.0), (3000.0, 3000.0))}, "", "0" * 64)
+    return City(aois, pois, lanes_of({1: ((-100.0, -100.0), (3000.0, 3000.0))}), "", "0" * 64)
 
 
 def resident(number: int = 1) -> Resident:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from msgspec import structs
 
@@ -79,17 +79,8 @@ BASELINES_AND_AGENTS = (
 RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that the agent file asks for."
 
 
-class Mode(Protocol):
-    """How a day comes about. `asks_with` has the identity of the mode alone."""
-
-    name: str
-    asks_with: Configuration
-
-    async def play(self, resident: Resident, chat: Chat) -> Day: ...
-
-
 class PlanMode:
-    """A plain model writes the whole day at once."""
+    """A plain model writes the whole day at once. `asks_with` has the identity of the mode alone."""
 
     name = plan.MODE
     steps = 1
@@ -326,7 +317,7 @@ class DailyMobility(Benchmark):
         identity = {"mode": mode, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
         return replace(own, identity=identity, remark=_remark(mode, identity))
 
-    def _made_mode(self) -> Mode:
+    def _made_mode(self) -> PlanMode | AgentMode:
         made = self.settings
         if made.agent is not None:
             if self.asking.needs_schema:

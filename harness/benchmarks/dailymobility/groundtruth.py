@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, NamedTuple
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,9 +21,11 @@ from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
 from harness.benchmarks.files import content
 from harness.errors import BadInput, in_brief
-from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES, Array
+from harness.model import JSON
+from harness.scoring.bootstrap import LEVEL, RESAMPLES, Array, chunks
 from harness.scoring.libraries import product
 
+SEED = 20_250
 NUMBERS = np.arange(1, len(INTENTIONS) + 1)
 
 SUM_SLACK = 0.036
@@ -127,18 +129,6 @@ FILES = {
 """Name of a file of the ground truth, without its `.npy` -> its list."""
 
 
-class Ceiling(NamedTuple):
-    """The score of resampled ground truth against the ground truth: mean, and the middle 95 %; `slots` likewise.
-
-    `slots` is the divergence per slot averaged over the day.
-    """
-
-    score: float
-    score_range: tuple[float, float]
-    slots: float
-    slots_range: tuple[float, float]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruth:
     """`sample`, `slots`, `histograms` are those of `lists`; `sha256` is over the bytes of the four files."""
@@ -178,25 +168,32 @@ class GroundTruth:
             for metric, rows in places.items()
         }
 
-    def ceiling(self, residents: int, rng: np.random.Generator) -> Ceiling:
-        """Return the score of so many residents drawn from the ground truth, with replacement; at least 1."""
-        by_bin = self._by_bin()
+    def ceiling(self, residents: int, seed: int = SEED) -> JSON:
+        """Return what so many residents score (1 or more) that are drawn from the ground truth with replacement.
+
+        It is the mean of the draws and their middle 95 %, of the score and of the divergence per slot, averaged over
+        the day.
+        """
+        rng, by_bin = np.random.default_rng(seed), self._by_bin()
         by_intention = [self.lists.columns[SEQUENCES] == number for number in NUMBERS]
         share = np.full(self.residents, 1 / self.residents)
-        at_once = max(1, CELLS // self.residents)
         found: list[tuple[Array, Array]] = []
-        for start in range(0, RESAMPLES, at_once):
-            drawn = rng.multinomial(residents, share, size=min(at_once, RESAMPLES - start)).astype(np.float64)
+        for size in chunks(self.residents, RESAMPLES):
+            drawn = rng.multinomial(residents, share, size=size).astype(np.float64)
             jsd = [divergence(self.histograms[metric], product(drawn, counts)) for metric, counts in by_bin.items()]
             slots = divergence(self.slots, np.stack([product(drawn, chosen) for chosen in by_intention], axis=2))
             found.append((100 * (1 - np.mean(jsd, axis=0)), slots.mean(axis=1)))
         scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        return Ceiling(float(scores.mean()), _middle(scores), float(slots.mean()), _middle(slots))
-
-
-def _middle(values: Array) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+        middle = (1 - LEVEL) / 2, (1 + LEVEL) / 2
+        return {
+            "residents": residents,
+            "final_score": float(scores.mean()),
+            "range95": np.quantile(scores, middle).tolist(),
+            "JSD_per_slot": float(slots.mean()),
+            "JSD_per_slot_range95": np.quantile(slots, middle).tolist(),
+            "resamples": RESAMPLES,
+            "seed": seed,
+        }
 
 
 def load(folder: Path) -> GroundTruth:

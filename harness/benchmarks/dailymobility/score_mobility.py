@@ -10,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
 from harness.benchmarks.dailymobility import groundtruth, lists
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.protocols import all_protocols, per_slot
 from harness.benchmarks.dailymobility.summary import (
-    SEED,
     about_protocols,
-    ceiling_data,
     ceiling_text,
     jsd,
     protocol_table,
@@ -70,13 +67,12 @@ def _is_synthetic(folder: Path) -> bool:
 
 def _scored(found: Lists, truth: GroundTruth) -> JSON:
     slots = per_slot(truth.slots, found.slots)
-    ceiling = truth.ceiling(found.residents, np.random.default_rng(SEED))
     return {
         "residents": found.residents,
         "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
         "protocols": {name: of.as_json() for name, of in all_protocols(truth.sample, found.sample).items()},
         "JSD_per_slot": None if slots is None else float(slots.mean()),
-        "ceiling": ceiling_data(ceiling, found.residents),
+        "ceiling": truth.ceiling(found.residents),
         "warnings": list(lists.warnings(found, truth.lists)),
     }
 

@@ -155,8 +155,8 @@ class Tally:
         wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
         moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
         return {
-            name: Estimate(value, found[name], wider[name], (_within(mean), moved[name]) if users >= FEWEST else None)
-            for name, value, mean in zip(FIGURES, values.tolist(), means.tolist(), strict=True)
+            name: Estimate(value, found[name], wider[name], (mean, moved[name]) if users >= FEWEST else None)
+            for name, value, mean in zip(FIGURES, values.tolist(), means.clip(0.0, 1.0).tolist(), strict=True)
         }
 
     def _chunks(self) -> Iterator[Rows | Whole]:
@@ -166,7 +166,7 @@ class Tally:
         rows = rows[np.lexsort(rows.T)] if len(ends) == len(rows) else rows
         parts = np.split(rows, ends[CHUNK - 1 :: CHUNK]), np.split(ends, range(CHUNK, len(ends), CHUNK))
         for part, last in zip(*parts, strict=False):
-            yield _of_residents(_counts(part), last)
+            yield _of_residents(side_by_side(part), last)
 
 
 def by_metric(counts: Array) -> dict[str, Whole]:
@@ -186,7 +186,7 @@ def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
     spent = np.stack([(sequences == number).sum(axis=1) for number in NUMBERS], axis=1)
     bins = [truth.support.place(RADIUS, radii), truth.support.place(LOCATIONS, locations)]
     rows = np.column_stack([*bins, spent]).astype(np.uint8)
-    counts = side_by_side(rows)
+    counts = side_by_side(rows).astype(np.float64)
     return counts, Tally(
         truth=truth,
         radii=(radii,),
@@ -233,12 +233,8 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
     return counts.astype(np.uint8).reshape(-1, SIZES[metric])
 
 
-def side_by_side(rows: Rows) -> Array:
+def side_by_side(rows: Rows) -> Rows:
     """Return the counts by bin of `Tally.rows`: residents x bins of all metrics."""
-    return _counts(rows).astype(np.float64)
-
-
-def _counts(rows: Rows) -> Rows:
     return np.hstack([_by_bin(metric, rows) for metric in METRICS])
 
 
@@ -247,7 +243,3 @@ def figures(truth: Mapping[str, Whole], totals: Array) -> Array:
     parts = zip(METRICS, np.split(totals, ENDS, axis=1), strict=True)
     found = np.stack([divergence(truth[metric], part) for metric, part in parts], axis=1)
     return np.column_stack([1 - found.mean(axis=1), found])
-
-
-def _within(figure: float) -> float:
-    return min(max(figure, 0.0), 1.0)

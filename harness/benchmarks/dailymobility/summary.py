@@ -16,7 +16,7 @@ from msgspec import UNSET
 from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmark import Metric, Scoring
 from harness.benchmarks.dailymobility import scores
-from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
+from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
     BINS,
     CAVEATS,
@@ -36,9 +36,8 @@ from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.printable import short_hash
-from harness.scoring.bootstrap import RESAMPLES, Array
+from harness.scoring.bootstrap import Array
 
-SEED = 20_250
 HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}
 COARSER = 5
@@ -100,7 +99,7 @@ class DayScoring(Scoring):
                 side: [_shares(slot) for slot in of]
                 for side, of in (("ground_truth", truth.slots), ("scored", tally.slots))
             },
-            "ceiling": ceiling_data(truth.ceiling(scored.users, np.random.default_rng(SEED)), scored.users),
+            "ceiling": truth.ceiling(scored.users),
             "valid_days": {
                 "users": counts["valid"],
                 HEADLINE: aligned_histograms(truth.histograms, by_metric(tally.valid_days)).as_json(),
@@ -128,19 +127,6 @@ class DayScoring(Scoring):
 def _shares(counts: Whole) -> list[float]:
     shares: list[float] = (counts / max(1, int(counts.sum()))).tolist()
     return shares
-
-
-def ceiling_data(ceiling: Ceiling, residents: int) -> JSON:
-    """Return what the ground truth itself would score; shared with `score-mobility`."""
-    return {
-        "residents": residents,
-        FINAL: ceiling.score,
-        "range95": list(ceiling.score_range),
-        PER_SLOT: ceiling.slots,
-        f"{PER_SLOT}_range95": list(ceiling.slots_range),
-        "resamples": RESAMPLES,
-        "seed": SEED,
-    }
 
 
 def _beside_truth(tally: Tally, truth: GroundTruth) -> JSON:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import structs
 
 from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Records, Task, TaskFiles
 from harness.benchmarks.records import read_of
@@ -20,7 +20,7 @@ from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
 from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
-from harness.benchmarks.streamprofile.reply import read, schema
+from harness.benchmarks.streamprofile.reply import Reading, read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.chat import Chat
@@ -41,19 +41,6 @@ _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected strin
 """What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
 
 
-class StepAnswer(Struct, frozen=True):
-    """One step: `outcome` is `valid` or the kind of an invalid answer, whose prediction is empty.
-
-    `persona` is what goes into the next step: the new summary, or the previous one where there was none.
-    """
-
-    prediction: tuple[str, ...]
-    persona: str
-    reasoning: str
-    outcome: str
-    repairs: tuple[str, ...]
-
-
 class StepFiles(TaskFiles):
     def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
         tasks.check(line, subset)
@@ -68,7 +55,7 @@ class Steps(Records):
     def record(
         self,
         task: Task,
-        answer: Sequence[StepAnswer],
+        answer: Sequence[Reading],
         metrics: Sequence[StepMetrics],
         outcome: str,
         repairs: Sequence[str],
@@ -76,7 +63,7 @@ class Steps(Records):
         steps = [
             {
                 "step_id": step.step_id,
-                "prediction": predicted.prediction,
+                "prediction": predicted.tags,
                 "ground_truth": truth.listed,
                 "metrics": measured.values,
                 "reasoning": predicted.reasoning,
@@ -173,7 +160,7 @@ class StreamProfile(Benchmark):
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
 
-    async def play(self, given: Given, chat: Chat) -> tuple[StepAnswer, ...]:
+    async def play(self, given: Given, chat: Chat) -> tuple[Reading, ...]:
         persona, answers = "", []
         for step in given.steps:
             answer = await self._step(given, step, persona, chat)
@@ -181,20 +168,19 @@ class StreamProfile(Benchmark):
             persona = answer.persona if self.settings.persona else ""
         return tuple(answers)
 
-    async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> StepAnswer:
+    async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> Reading:
         messages = self._prompt.messages(given.subset, given, step, persona)
         try:
             wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
             reading = await chat.read(messages, lambda completion: read(completion, step.pool), schema=wanted)
         except InvalidReply as error:
-            return StepAnswer((), persona, "", error.kind, ())
-        new = reading.persona if reading.persona.strip() else persona
-        return StepAnswer(reading.tags, new, reading.reasoning, VALID, reading.repairs)
+            return Reading(persona, (), "", outcome=error.kind)
+        return reading if reading.persona.strip() else structs.replace(reading, persona=persona)
 
-    def measure(self, task: Task, answer: Sequence[StepAnswer]) -> Any:
+    def measure(self, task: Task, answer: Sequence[Reading]) -> Any:
         """Return a `StepMetrics` for each step: the figures are made of records (`scores.py`)."""
         return tuple(
-            measure_step(truth, step, predicted.prediction)
+            measure_step(truth, step, predicted.tags)
             for truth, step, predicted in zip(task.truth, task.given.steps, answer, strict=True)
         )
 

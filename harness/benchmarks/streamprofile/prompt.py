@@ -1,7 +1,7 @@
 """Make the messages of a request from the given part of a step.
 
-There are two kinds of `Prompt`: a template with named places, and the benchmark authors' own `bench_task.py`, which the
-user names, so that its code is run on purpose (docs/design.md, section 8).
+There are two kinds of `Prompt`, with the same members: a template with named places, and the benchmark authors' own
+`bench_task.py`, which the user names, so that its code is run on purpose (docs/design.md, section 8).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -32,18 +32,11 @@ AUTHORS_SYSTEM = "You answer with one JSON object."
 """Used only if there is no `bench_inference.py` next to the authors' `bench_task.py`."""
 
 
-class Prompt(Protocol):
-    """`source` is its origin (`own`, `authors`, a file's name); `files` are the bytes that define it, by name."""
-
-    source: str
-    path: Path | None
-    files: Mapping[str, bytes]
-
-    def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]: ...
-
-
 class TemplatePrompt:
-    """A template with some of the places above; those in `needed` must be there."""
+    """A template with some of the places above; those in `needed` must be there.
+
+    `source` is its origin (`own` or a file's name); `files` are the bytes that define it, by name.
+    """
 
     def __init__(self, path: Path | None = None, needed: frozenset[str] = NEEDED) -> None:
         self._template = Template(path, OWN_PROMPT, PLACES, needed)
@@ -107,6 +100,9 @@ class AuthorsPrompt:
         if type(text) is not str:
             raise BadInput(f"{self._file}: format_prompt returned {type(text).__name__}, expected a string")
         return (self._system, Message("user", text))
+
+
+Prompt = TemplatePrompt | AuthorsPrompt
 
 
 def load(path: Path | None, digests: Mapping[str, str] | None = None) -> Prompt:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
+from harness.benchmark import VALID
 from harness.benchmarks.parsing import json_object, strict_object
 from harness.benchmarks.tasks import is_text
 from harness.errors import InvalidReply
@@ -21,12 +22,17 @@ _TAG_NAMES = ("tag", "name", "label", "text")
 
 
 class Reading(Struct, frozen=True):
-    """`tags` are in the model's order, without repeats; `repairs` are the kinds of repairs."""
+    """The answer of a step: `tags` are in the model's order, without repeats; `repairs` are the kinds of repairs.
+
+    `outcome` is `valid` or the kind of an invalid answer, which has no tags. `persona` goes into the next step: the new
+    summary, or the previous one where there was none.
+    """
 
     persona: str
     tags: tuple[str, ...]
     reasoning: str
     repairs: tuple[str, ...] = ()
+    outcome: str = VALID
 
 
 def schema(pool: tuple[str, ...], asked: int) -> JSON:

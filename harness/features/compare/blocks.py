@@ -195,7 +195,7 @@ def users_needed(users: int | None, interval: Sequence[int] | None) -> str:
 
 
 def _units(pair: JSON) -> dict[str, Metric]:
-    return {name: Metric.of(name, of) for name, of in pair["metric_units"].items()}
+    return {name: Metric(name, **of) for name, of in pair["metric_units"].items()}
 
 
 def _with_unit(metric: Metric, value: float | None) -> str:

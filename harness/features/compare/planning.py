@@ -102,7 +102,7 @@ def blocks(data: JSON) -> Iterator[Block]:
 
 
 def _row(of: JSON) -> tuple[str, ...]:
-    metric = Metric.of(of["metric"], of["metric_unit"])
+    metric = Metric(of["metric"], **of["metric_unit"])
     needed = users_needed(of["users_needed"], of["users_needed_ci95"])
     difference = f"{metric.text(of['difference'])} {metric.difference_unit}"
     return metric.name, difference, *(str(of[name]) for name in ("family", "users", "untied")), needed

@@ -607,9 +607,9 @@ def test_tables_are_as_wide_as_their_heads() -> None:
 def test_the_ceiling_is_what_draws_of_the_ground_truth_score() -> None:
     """Where all of its residents are the same every draw scores 100; else few residents score less than many."""
     columns = {name: np.repeat(TRUTH.lists.columns[name][:1], 5, axis=0) for name in TRUTH.lists.columns}
-    alike = GroundTruth.of(Lists(columns), "0" * 64).ceiling(3, np.random.default_rng(1))
-    assert alike.score == alike.score_range[0] == 100.0 and alike.slots == 0.0
-    few, many = (TRUTH.ceiling(count, np.random.default_rng(1)).score for count in (5, 500))
+    alike = GroundTruth.of(Lists(columns), "0" * 64).ceiling(3)
+    assert alike["final_score"] == alike["range95"][0] == 100.0 and alike["JSD_per_slot"] == 0.0
+    few, many = (TRUTH.ceiling(count)["final_score"] for count in (5, 500))
     assert few < many < 100.0
 
 
@@ -618,5 +618,4 @@ def test_a_ground_truth_of_many_is_drawn_in_pieces_to_the_same_ceiling() -> None
     several = {name: np.tile(column, (15, *[1] * (column.ndim - 1))) for name, column in TRUTH.lists.columns.items()}
     once = GroundTruth.of(Lists(several), "0" * 64)
     assert once.residents * RESAMPLES > CELLS
-    found = once.ceiling(50, np.random.default_rng(1))
-    assert abs(found.score - TRUTH.ceiling(50, np.random.default_rng(1)).score) < 0.5
+    assert abs(once.ceiling(50)["final_score"] - TRUTH.ceiling(50)["final_score"]) < 0.5

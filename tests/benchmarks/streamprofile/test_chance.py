@@ -12,8 +12,9 @@ import pytest
 from harness.benchmark import VALID, Benchmark, Means, Metric
 from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Scorer, raw_rows
-from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.chance import DRAWS, drawn, urn
+from harness.benchmarks.streamprofile.reply import Reading
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.cli import main
@@ -30,7 +31,7 @@ def records() -> list[Record]:
     made = []
     for line in generate("weibo", 40, 3, 3.0):
         task = BENCHMARK.parse(orjson.loads(line), "weibo")
-        answer = [StepAnswer(step.pool[: step.asked], "", "", VALID, ()) for step in task.given.steps]
+        answer = [Reading("", step.pool[: step.asked], "") for step in task.given.steps]
         record = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
         made.append(
             Record(task.key, BENCHMARK.scoring.with_task({**record, "usage": {}}, BENCHMARK.scoring.facts(task)))

@@ -11,8 +11,9 @@ import pytest
 
 from harness.benchmark import VALID, Task, metrics_of
 from harness.benchmarks.scorer import Scorer
-from harness.benchmarks.streamprofile.benchmark import StepAnswer, StreamProfile
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import F1
+from harness.benchmarks.streamprofile.reply import Reading
 from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
@@ -25,7 +26,7 @@ USERS = 1000
 
 def played(task: Task, rng: random.Random) -> Record:
     """A user whose answers are drawn from each pool."""
-    answer = [StepAnswer(tuple(rng.sample(step.pool, step.asked)), "", "", VALID, ()) for step in task.given.steps]
+    answer = [Reading("", tuple(rng.sample(step.pool, step.asked)), "") for step in task.given.steps]
     made = BENCHMARK.records.record(task, answer, BENCHMARK.measure(task, answer), VALID, ())
     return Record(task.key, BENCHMARK.scoring.with_task({**made, "usage": {}}, BENCHMARK.scoring.facts(task)))
 

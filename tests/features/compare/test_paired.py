@@ -225,7 +225,7 @@ def test_divergences_of_swapped_days_are_those_of_the_days_counted_again(
     """All eight swaps of three residents: histograms made by loops over the days."""
     rng = np.random.default_rng(1)
     a, b = histograms(rng, 3), histograms(rng, 3)
-    pair = Pair(mobility.side_by_side(a), mobility.side_by_side(b))
+    pair = Pair(*(mobility.side_by_side(side).astype(np.float64) for side in (a, b)))
     values = partial(mobility.figures, truth)
     swaps = swapped([pair], values, rng, 8)
     for number in range(8):
@@ -241,7 +241,7 @@ def test_effects_on_a_divergence_are_pseudo_values_of_leaving_each_resident_out(
     rng = np.random.default_rng(2)
     a, b = histograms(rng, 5), histograms(rng, 5)
     found = effects(
-        Pair(mobility.side_by_side(a), mobility.side_by_side(b)),
+        Pair(*(mobility.side_by_side(side).astype(np.float64) for side in (a, b))),
         partial(mobility.figures, truth),
     )
     observed = np.array(by_hand(truth, a)) - by_hand(truth, b)
