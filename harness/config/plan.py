@@ -158,7 +158,7 @@ class Plan:
             "source": self.terms.source or (str(own.resolve()) if own else None),
             "sources": dict(self.terms.sources) or {name: str(path.resolve()) for name, path in files.items()},
             "harness": __version__,
-            "parser_version": self.benchmark.parser_version,
+            "parser_version": self.benchmark.about.parser_version,
             "python": platform.python_version(),
             "packages": dict(_versions()),
             "git": _commit(),

@@ -34,7 +34,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path, rep
 
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
     secret = origin.secret(os.environ)
-    index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.key_field, secret)
+    index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.task_files.key_field, secret)
     if repeats == 1:
         return index
     with closing(index):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -290,26 +290,14 @@ class RunStore:
         if what in UNANSWERED:
             count_unanswered(self.bill, line)
 
-    @contextmanager
-    def in_flight(self, size: int, times: int = 1) -> Iterator[None]:
-        """Have a request of so many bytes in flight, up to so many `times` at once.
+    def starts(self, size: int, times: int = 1) -> None:
+        """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
+        same.
 
         Guarantee: wherever this process dies, the log has at least the requests that were in flight, by their number
         and bytes (`in_flight`). A line is written only where they are more than the last one says, which is twice what
         there was; `landed` writes that there are none left.
         """
-        self.starts(size, times)
-        try:
-            yield
-        except MachineError:  # what could not be saved stays in the log as in flight
-            raise
-        except BaseException:
-            self.lands(size, times)
-            raise
-        self.lands(size, times)
-
-    def starts(self, size: int, times: int = 1) -> None:
-        """Have requests in flight, as `in_flight` does, until `lands` is called with the same."""
         requests, sent = self._out
         self._out = requests, sent = requests + times, sent + times * size
         if requests > self._marked[0] or sent > self._marked[1]:
