@@ -288,7 +288,7 @@ class RunStore:
         line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
         self._events.append(line)
         if what in UNANSWERED:
-            count_unanswered(self.bill, line)
+            _lose(self.bill, line)
 
     def starts(self, size: int, times: int = 1) -> None:
         """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
@@ -403,8 +403,7 @@ class RunStore:
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
-        for words in unanswered(self.files):
-            count_unanswered(self.bill, words)
+        count_unanswered(self.bill, self.files)
         return places
 
     @property
@@ -493,22 +492,23 @@ def count_reply(bill: Bill, line: JSON) -> None:
     count_line(bill.at(Rate.of(line)), line)
 
 
-def count_unanswered(bill: Bill, line: JSON) -> None:
-    """Add the requests of a line that `unanswered` yields."""
-    if line.get("sent") is not None:
-        bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))
-
-
-def unanswered(files: RunFiles) -> Iterator[JSON]:
-    """Yield lines on requests without a reply that may have been billed, with their number (`requests`, 1 without) and
-    bytes (`sent`): tries that failed or were cancelled, and what was in flight where a process died."""
+def count_unanswered(bill: Bill, files: RunFiles) -> None:
+    """Add a run's requests without a reply that may have been billed: tries that failed or were cancelled, and what was
+    in flight where a process died."""
     flights: dict[str, JSON] = {}
     for _, data in log.objects(files.events):
         if data.get("what") == IN_FLIGHT:
             flights[str(data.get("session"))] = data
         elif data.get("what") in UNANSWERED:
-            yield data
-    yield from flights.values()
+            _lose(bill, data)
+    for data in flights.values():
+        _lose(bill, data)
+
+
+def _lose(bill: Bill, line: JSON) -> None:
+    """Add the requests of a line, by their number (`requests`, 1 without) and bytes (`sent`)."""
+    if line.get("sent") is not None:
+        bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))
 
 
 def bill_of(files: RunFiles) -> Bill:
@@ -516,8 +516,7 @@ def bill_of(files: RunFiles) -> Bill:
     bill = Bill()
     for _, data in log.objects(files.responses):
         count_reply(bill, data)
-    for line in unanswered(files):
-        count_unanswered(bill, line)
+    count_unanswered(bill, files)
     return bill
 
 
