@@ -406,11 +406,6 @@ class RunStore:
         count_unanswered(self.bill, self.files)
         return places
 
-    @property
-    def usage(self) -> RunUsage:
-        """Return what all requests have used."""
-        return self.bill.total
-
 
 def replace_results(
     path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
