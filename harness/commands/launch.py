@@ -71,10 +71,7 @@ def _open(
 
 
 def _play(
-    sessions: Sequence[Session],
-    extensions: Sequence[Extension],
-    console: Console,
-    caller: options.Session,
+    sessions: Sequence[Session], extensions: Sequence[Extension], console: Console, caller: options.Session
 ) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     say = partial(console.print, **PLAIN)

@@ -56,12 +56,7 @@ class RunStore:
     """
 
     def __init__(
-        self,
-        files: RunFiles,
-        clock: Callable[[], float],
-        stamp: str,
-        disk: Disk = DISK,
-        others: Sequence[Path] = (),
+        self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK, others: Sequence[Path] = ()
     ) -> None:
         self.files = files
         self._others = others
