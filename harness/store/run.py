@@ -6,6 +6,7 @@ Guarantees are those of `log` and `atomic`.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
 from harness.cost import Bill, Rate
-from harness.errors import MachineError
+from harness.errors import BadInput, MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
 from harness.store.atomic import (
     drop_second_names,
     keep_old,
     make_folder,
+    remove_folder,
     replacing,
     set_aside_any,
     sync_folder,
@@ -34,7 +36,7 @@ from harness.store.atomic import (
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
-from harness.store.manifest import Manifest, same_identity, value_text
+from harness.store.manifest import Identity, Manifest, same_identity, value_text
 from harness.store.tasks import TaskIndex
 
 __all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "value_text"]
@@ -402,6 +404,53 @@ class RunStore:
         return places
 
 
+def lock_runs(
+    folder: Path,
+    subsets: Iterable[str],
+    kept: Iterable[str],
+    stamp: str,
+    others: Callable[[RunFiles], Sequence[Path]],
+    held: ExitStack,
+) -> dict[str, RunStore]:
+    """Return the stores of a folder's runs, locked for as long as `held`. A folder that was made for them is removed at
+    the end if it has no run. `kept` are the names of the files that the runs keep, `others` returns those of features.
+    Raise `BadInput` for a name that cannot be kept."""
+    if odd := [name for name in kept if not manifest.is_file_name(name)]:
+        raise BadInput(
+            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+        )
+    is_first, stores = not folder.exists(), dict[str, RunStore]()
+    for subset in subsets:
+        files = RunFiles(folder, subset)
+        stores[subset] = RunStore(files, time.time, stamp, others=others(files))
+        held.callback(stores[subset].close)
+    if is_first:
+        logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
+        held.callback(remove_folder, folder, {*logs, *kept})
+    return stores
+
+
+def take_up(
+    stores: Mapping[str, RunStore], folder: Path, identity: Identity, allowed: frozenset[str], *, restart: bool
+) -> dict[str, Manifest | None]:
+    """Return the manifests from which the runs of locked stores go on, by subset; None for one of another configuration
+    that has nothing to lose, so that a new run replaces it. With `restart` earlier runs are set aside. Raise `BadInput`
+    if the folder holds a run of another configuration, of any subset."""
+    found: dict[str, Manifest | None] = {}
+    restarted = stores if restart else {}
+    for subset, old in manifest.manifests(folder).items():
+        if subset in restarted:
+            continue
+        if subset in stores and stores[subset].files.is_bare:
+            found[subset] = None if manifest.differences(old.identity, identity) else old
+        else:
+            same_identity(old, identity, allowed, folder)
+            found[subset] = old
+    for store in restarted.values():
+        store.set_aside_everything()
+    return found
+
+
 def replace_results(
     path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
 ) -> str:
@@ -512,8 +561,8 @@ def bill_of(files: RunFiles) -> Bill:
 
 def _time(data: JSON) -> float:
     """Return when a line was written, 0 where it does not say so in a number."""
-    time = data.get("time")
-    return float(time) if isinstance(time, int | float) else 0.0
+    written = data.get("time")
+    return float(written) if isinstance(written, int | float) else 0.0
 
 
 def _count(value: object) -> int:
