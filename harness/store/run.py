@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -407,7 +407,7 @@ class RunStore:
 def lock_runs(
     folder: Path,
     subsets: Iterable[str],
-    kept: Iterable[str],
+    kept: Collection[str],
     stamp: str,
     others: Callable[[RunFiles], Sequence[Path]],
     held: ExitStack,
