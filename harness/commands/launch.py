@@ -31,16 +31,21 @@ def launch(
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. `caller` has what gets snapshots instead of
     the display, and the event loop to play in."""
-    say = partial(console.print, **PLAIN)
+    say, several = partial(console.print, **PLAIN), len(plans) > 1
     with ExitStack() as held:
-        sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
+        sessions, code = _open(plans, extensions, Printer(console, extensions, alone=not several), say, held)
         _play(sessions, extensions, console, caller or options.Session())
         for session in sessions:
             if session.code is None:
                 session.finish()
-        if len(plans) > 1:
-            _tabulate(sessions, extensions, console)
-        _present(sessions, console, reported)
+        if several:
+            console.print(ends(sessions), highlight=False, markup=False)
+            if left := [one.plan for one in sessions if one.is_resumable]:
+                say(f"resume with: {resume_command(left, extensions)}")
+        held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
+        if words := next(filter(None, held_up), None):  # all share the event loop
+            say(words)
+        reported([run for session in sessions for run in session.reported], say)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])
@@ -66,10 +71,7 @@ def _open(
 
 
 def _play(
-    sessions: Sequence[Session],
-    extensions: Sequence[Extension],
-    console: Console,
-    caller: options.Session,
+    sessions: Sequence[Session], extensions: Sequence[Extension], console: Console, caller: options.Session
 ) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     say = partial(console.print, **PLAIN)
@@ -82,20 +84,3 @@ def _play(
         sessions = extension.before(sessions, partial(playing, finishing=False), say)
     if unfinished := [session for session in sessions if session.unfinished]:
         playing(unfinished)
-
-
-def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], console: Console) -> None:
-    """Print what several plans came to, also if only one of them could start."""
-    console.print(ends(sessions), highlight=False, markup=False)
-    if left := [one.plan for one in sessions if one.is_resumable]:
-        console.print(f"resume with: {resume_command(left, extensions)}", **PLAIN)
-
-
-def _present(
-    sessions: Sequence[Session], console: Console, reported: Callable[[Sequence[Reported], Say], None]
-) -> None:
-    """Print what held the runs up, and let features act on the reports."""
-    held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
-    for words in list(filter(None, held_up))[:1]:  # all share the event loop
-        console.print(words, **PLAIN)
-    reported([run for session in sessions for run in session.reported], partial(console.print, **PLAIN))

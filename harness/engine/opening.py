@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import cast
 
 from harness import defaults
@@ -26,20 +24,14 @@ from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.errors import BadInput, ExitCode, HarnessError, MachineError
 from harness.feature import counts, features, own_logs
-from harness.store.atomic import remove_folder
 from harness.store.manifest import (
     RUNNING,
     Identity,
     Manifest,
     Tuning,
-    differences,
-    is_file_name,
-    manifests,
-    same_identity,
     slice_of,
-    value_text,
 )
-from harness.store.run import RunFiles, RunStore
+from harness.store.run import RunFiles, lock_runs, take_up
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
@@ -109,12 +101,8 @@ def open_runs(
 ) -> list[Run]:
     """Lock a plan's runs, one of each subset, check that they have its configuration, and open their files."""
     identity = plan.identity()
-    if odd := [name for name in identity["files"] if not is_file_name(name)]:
-        raise BadInput(
-            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
-        )
-    stores = _locked(plan.folder, list(plan.tasks), identity["files"], held)
-    earlier, runs = _earlier(plan, identity, stores), []
+    stores = lock_runs(plan.folder, plan.tasks, identity["files"], stamp(), own_logs, held)
+    earlier, runs = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart), []
     for subset, store in stores.items():
         index, old, label = indexes[subset], earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
         if subset in earlier and old is None:
@@ -125,38 +113,6 @@ def open_runs(
         _open_run(plan, run, old, emit, extensions)
         runs.append(run)
     return runs
-
-
-def _locked(folder: Path, subsets: Sequence[str], kept: Collection[str], held: ExitStack) -> dict[str, RunStore]:
-    """Return the locked stores of runs. Where they make the folder, it is removed at the end if it has no run; `kept`
-    are the names of the files that their runs keep."""
-    is_first, stores = not folder.exists(), dict[str, RunStore]()
-    for subset in subsets:
-        files = RunFiles(folder, subset)
-        stores[subset] = RunStore(files, time.time, stamp(), others=own_logs(files))
-        held.callback(stores[subset].close)
-    if is_first:
-        logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
-        held.callback(remove_folder, folder, {*logs, *kept})
-    return stores
-
-
-def _earlier(plan: Plan, identity: Identity, stores: Mapping[str, RunStore]) -> dict[str, Manifest | None]:
-    """Return the manifests that a plan's runs go on from, by subset; None for one of another configuration that has
-    nothing to lose, so that a new run replaces it. Raise `BadInput` for a run of another configuration that has."""
-    found: dict[str, Manifest | None] = {}
-    restarted = stores if plan.terms.restart else {}
-    for subset, old in manifests(plan.folder).items():
-        if subset in restarted:
-            continue
-        if subset in stores and stores[subset].files.is_bare:
-            found[subset] = None if differences(old.identity, identity) else old
-        else:
-            same_identity(old, identity, plan.terms.allowed, plan.folder)
-            found[subset] = old
-    for store in restarted.values():
-        store.set_aside_everything()
-    return found
 
 
 def _check_earlier(plan: Plan, files: RunFiles, old: Manifest | None, label: str) -> None:

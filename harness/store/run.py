@@ -6,8 +6,9 @@ Guarantees are those of `log` and `atomic`.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
 from harness.cost import Bill, Rate
-from harness.errors import MachineError
+from harness.errors import BadInput, MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
 from harness.store.atomic import (
     drop_second_names,
     keep_old,
     make_folder,
+    remove_folder,
     replacing,
     set_aside_any,
     sync_folder,
@@ -34,7 +36,7 @@ from harness.store.atomic import (
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
-from harness.store.manifest import Manifest, same_identity, value_text
+from harness.store.manifest import Identity, Manifest, same_identity, value_text
 from harness.store.tasks import TaskIndex
 
 __all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "value_text"]
@@ -56,12 +58,7 @@ class RunStore:
     """
 
     def __init__(
-        self,
-        files: RunFiles,
-        clock: Callable[[], float],
-        stamp: str,
-        disk: Disk = DISK,
-        others: Sequence[Path] = (),
+        self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK, others: Sequence[Path] = ()
     ) -> None:
         self.files = files
         self._others = others
@@ -294,7 +291,7 @@ class RunStore:
         line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
         self._events.append(line)
         if what in UNANSWERED:
-            count_unanswered(self.bill, line)
+            _lose(self.bill, line)
 
     def starts(self, size: int, times: int = 1) -> None:
         """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
@@ -414,14 +411,55 @@ class RunStore:
             position = index.of(data)
             if position is not None and not done[position]:
                 places.setdefault(position, []).append((line.offset, line.size))
-        for words in unanswered(self.files):
-            count_unanswered(self.bill, words)
+        count_unanswered(self.bill, self.files)
         return places
 
-    @property
-    def usage(self) -> RunUsage:
-        """Return what all requests have used."""
-        return self.bill.total
+
+def lock_runs(
+    folder: Path,
+    subsets: Iterable[str],
+    kept: Collection[str],
+    stamp: str,
+    others: Callable[[RunFiles], Sequence[Path]],
+    held: ExitStack,
+) -> dict[str, RunStore]:
+    """Return the stores of a folder's runs, locked for as long as `held`. A folder that was made for them is removed at
+    the end if it has no run. `kept` are the names of the files that the runs keep, `others` returns those of features.
+    Raise `BadInput` for a name that cannot be kept."""
+    if odd := [name for name in kept if not manifest.is_file_name(name)]:
+        raise BadInput(
+            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+        )
+    is_first, stores = not folder.exists(), dict[str, RunStore]()
+    for subset in subsets:
+        files = RunFiles(folder, subset)
+        stores[subset] = RunStore(files, time.time, stamp, others=others(files))
+        held.callback(stores[subset].close)
+    if is_first:
+        logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
+        held.callback(remove_folder, folder, {*logs, *kept})
+    return stores
+
+
+def take_up(
+    stores: Mapping[str, RunStore], folder: Path, identity: Identity, allowed: frozenset[str], *, restart: bool
+) -> dict[str, Manifest | None]:
+    """Return the manifests from which the runs of locked stores go on, by subset; None for one of another configuration
+    that has nothing to lose, so that a new run replaces it. With `restart` earlier runs are set aside. Raise `BadInput`
+    if the folder holds a run of another configuration, of any subset."""
+    found: dict[str, Manifest | None] = {}
+    restarted = stores if restart else {}
+    for subset, old in manifest.manifests(folder).items():
+        if subset in restarted:
+            continue
+        if subset in stores and stores[subset].files.is_bare:
+            found[subset] = None if manifest.differences(old.identity, identity) else old
+        else:
+            same_identity(old, identity, allowed, folder)
+            found[subset] = old
+    for store in restarted.values():
+        store.set_aside_everything()
+    return found
 
 
 def replace_results(
@@ -511,22 +549,23 @@ def count_reply(bill: Bill, line: JSON) -> None:
     count_line(bill.at(Rate.of(line)), line)
 
 
-def count_unanswered(bill: Bill, line: JSON) -> None:
-    """Add the requests of a line that `unanswered` yields."""
-    if line.get("sent") is not None:
-        bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))
-
-
-def unanswered(files: RunFiles) -> Iterator[JSON]:
-    """Yield lines on requests without a reply that may have been billed, with their number (`requests`, 1 without) and
-    bytes (`sent`): tries that failed or were cancelled, and what was in flight where a process died."""
+def count_unanswered(bill: Bill, files: RunFiles) -> None:
+    """Add a run's requests without a reply that may have been billed: tries that failed or were cancelled, and what was
+    in flight where a process died."""
     flights: dict[str, JSON] = {}
     for _, data in log.objects(files.events):
         if data.get("what") == IN_FLIGHT:
             flights[str(data.get("session"))] = data
         elif data.get("what") in UNANSWERED:
-            yield data
-    yield from flights.values()
+            _lose(bill, data)
+    for data in flights.values():
+        _lose(bill, data)
+
+
+def _lose(bill: Bill, line: JSON) -> None:
+    """Add the requests of a line, by their number (`requests`, 1 without) and bytes (`sent`)."""
+    if line.get("sent") is not None:
+        bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))
 
 
 def bill_of(files: RunFiles) -> Bill:
@@ -534,15 +573,14 @@ def bill_of(files: RunFiles) -> Bill:
     bill = Bill()
     for _, data in log.objects(files.responses):
         count_reply(bill, data)
-    for line in unanswered(files):
-        count_unanswered(bill, line)
+    count_unanswered(bill, files)
     return bill
 
 
 def _time(data: JSON) -> float:
     """Return when a line was written, 0 where it does not say so in a number."""
-    time = data.get("time")
-    return float(time) if isinstance(time, int | float) else 0.0
+    written = data.get("time")
+    return float(written) if isinstance(written, int | float) else 0.0
 
 
 def _count(value: object) -> int:

@@ -261,12 +261,12 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
         store.save_response(position, key, "r", 0, Reply(of, 0.1, 1, "http://x", sent=50))
     save(store, index, "甲")
     store.save_response(2, "丙", "r", 0, Reply(Completion("字"), 0.1, 1, "http://x", sent=50))
-    counted = store.usage
+    counted = store.bill.total
     assert (counted.requests, counted.prompt_tokens, counted.cached_tokens, counted.unknown_prompt) == (4, 30, 9, 50)
     store = reopened(opened, index)
-    assert store.usage == counted
+    assert store.bill.total == counted
     store.load_responses(index)
-    assert store.usage == counted
+    assert store.bill.total == counted
 
 
 def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskIndex) -> None:
@@ -274,7 +274,7 @@ def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskInde
     store = opened()
     store.open_logs(index)
     store.save_response(0, "甲", "r", 0, Reply(Completion("字", "stop", 10, 4), 0.1, 1, "http://x", reused="earlier"))
-    assert store.usage.requests == reopened(opened, index).usage.requests == 0
+    assert store.bill.total.requests == reopened(opened, index).bill.total.requests == 0
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:

@@ -214,7 +214,7 @@ def estimated(played: Played) -> tuple[Estimate, dict[str, float]]:
     assert made is not None
     run.first, played.server._at = None, -1e9 if played.server._per_minute else 0.0
     _, rest = played.play()
-    usage, cost = played.store.usage, run.cost
+    usage, cost = played.store.bill.total, run.cost
     assert len(run.remaining) == 0 and cost is not None and cost.amount is not None
     taken = usage.requests, usage.prompt_tokens, usage.completion_tokens, float(cost.amount), first + rest
     return made[0], dict(zip(QUANTITIES, taken, strict=True))

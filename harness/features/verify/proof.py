@@ -39,7 +39,7 @@ from harness.model import JSON, Record
 from harness.report import text
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED
-from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered, unanswered
+from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered
 from harness.store.tasks import TaskIndex
 
 EXPECTED = "what the results give (regenerate it with `reeval`)"
@@ -184,8 +184,7 @@ class Check:
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
         manifest, bill = self._manifest, self._replies.bill.copy(pending(self._files))
-        for line in unanswered(self._files):
-            count_unanswered(bill, line)
+        count_unanswered(bill, self._files)
         if manifest.cost and msgspec.convert(manifest.cost, Cost) != counted_cost(manifest, bill):
             yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's prices"
 

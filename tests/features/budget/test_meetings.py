@@ -55,7 +55,7 @@ def test_budget_holds_over_all_workers_and_loses_nothing(tmp_path: Path) -> None
     async def scene(cap: str) -> tuple[HarnessError | None, Budget]:
         budget = Budget(Cap.parse(cap))
         with run.open() as job:
-            usage = job.store.usage
+            usage = job.store.bill.total
         budget.entries.add("run", Decimal(usage.prompt_tokens + usage.completion_tokens))
         within = Within(Meter(budget, None, 10))
         async with workers.crew_of(run, endpoint) as (crew, _):
