@@ -168,7 +168,12 @@ class RayWorker:
         served = self.handle.serve.remote(secret)
         self._served = asyncio.ensure_future(asyncio.wrap_future(served.future()))
         self._stream = _, writer = await asyncio.open_connection(host, port, limit=STREAM_BYTES)
-        self._served.add_done_callback(lambda _: writer.transport.abort())
+
+        def ended(served: asyncio.Future[None]) -> None:
+            served.cancelled() or served.exception()  # which is no surprise
+            writer.transport.abort()
+
+        self._served.add_done_callback(ended)
         writer.write(secret)
         return self._stream
 

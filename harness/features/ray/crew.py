@@ -47,9 +47,9 @@ SILENT_SECONDS = 60.0
 """A turn that takes so much longer than it should means that the worker is lost."""
 SETTLING_ROUNDS = 4
 """Rounds of the event loop between a turn's messages and the next turn, so that it carries what they led to."""
-TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.0033
+TURN_SHARE, TURN_MOST, TURN_LEAST = 0.01, 0.2, 0.001
 """Length of a turn: a share of the median latency, in seconds at most, and at least for each worker: a turn costs the
-driver half of that in CPU."""
+driver a seventh of that in CPU."""
 LOOK_SECONDS = 0.25
 """Between two looks at the latency: they cost as much as some replies."""
 HEAD_SECONDS, HEAD_MISSES = 3.0, 4
