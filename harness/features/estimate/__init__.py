@@ -24,6 +24,5 @@ class Estimate:
 FEATURE = Feature(
     "estimate",
     options={Estimate: ("run",)},
-    is_on=lambda args: bool(getattr(args, "estimate", False) or getattr(args, "yes", False)),
     extension="harness.features.estimate.first_users:FirstUsers",
 )

@@ -30,7 +30,6 @@ FEATURE = Feature(
         )
     },
     options={Track: PLAYING},
-    is_on=lambda args: args.track is not None,
     extension="harness.features.exports.track:Track",
     functions={"export": "harness.features.exports.command:export"},
 )
