@@ -28,6 +28,9 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
+    "documents",
+    "samples",
+    "remove",
     "preview",
     "budget",
     "estimate",
@@ -48,6 +51,8 @@ SHIPPED = (
     "check",
     "serve",
     "ray",
+    "config",
+    "completion",
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"

@@ -36,15 +36,10 @@ CORE: Mapping[str, str] = {
     "resume": "continue unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any request",
     "report": "make the pages of a run again, or without a name one page over all runs",
-    "sample": "write a nested share of a tasks file",
-    "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
-    "remove": "set runs aside, under other names in their folders; nothing is deleted",
 }
 LAST: Mapping[str, str] = {
     TRUST: "allow the settings file and the providers file of this folder, as they are now",
-    "config": "show the options that a command would have, and where each value comes from",
-    "completion": "print a script that lets a shell complete commands, options and run names",
 }
 QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.options:ResumeOptions"}
 """Classes of options apart from the module of their command, which takes a while to import."""

@@ -17,12 +17,10 @@ from harness.benchmarks import registry
 from harness.chat import Structured
 from harness.config.fields import CONCURRENCY, SECONDS
 from harness.config.fields import header as checked_header
-from harness.config.user_files import user_folder
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, in_brief
 from harness.model import JSON, Snapshots
 from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
-from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
 """Longest name of a run: file systems allow 255, and backups append to names."""
@@ -180,11 +178,6 @@ class Forced(Options):
     """Whether outputs may replace files of others."""
 
     force: bool = option(False, "replace files of the outputs' names that the harness did not write", once=True)
-
-    def outputs(self) -> Outputs:
-        """Return what the outputs of a command may replace."""
-        found = user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
-        return Outputs(self.force, found / "outputs" if found else None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -837,7 +837,11 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [("stats", "harness.report.xlsx.workbook"), ("report", "harness.report.html.page"), ("reeval", MERGED)],
+    [
+        ("stats", "harness.features.documents.xlsx.workbook"),
+        ("report", "harness.features.documents.html.page"),
+        ("reeval", MERGED),
+    ],
 )
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare])
 def test_memory_that_runs_out_in_a_command_is_one_sentence(

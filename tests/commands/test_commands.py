@@ -18,8 +18,8 @@ import pytest
 from harness.analysis import rescoring
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands import synth
 from harness.endpoint import caller
+from harness.features.samples import synth
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.run import RunStore

@@ -11,13 +11,13 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.commands.config import given as given_of
-from harness.commands.config import values
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import address, user_files
 from harness.config.address import Found
 from harness.config.settings_file import KEY_FILE, URLS
 from harness.errors import BadInput
+from harness.features.config.command import given as given_of
+from harness.features.config.command import values
 from harness.option import Option
 from tests.support import ROOT
 

@@ -12,8 +12,8 @@ from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.blocks import users_needed
 from harness.features.compare.figures import Stratum
+from harness.features.documents.xlsx import Sheet
 from harness.model import JSON, Block, Heading, Paragraph, Table
-from harness.report.xlsx import Sheet
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import moments, parts
 from harness.scoring.planning import needed

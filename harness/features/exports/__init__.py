@@ -23,6 +23,7 @@ class Track:
 
 FEATURE = Feature(
     "exports",
+    needs=("documents",),
     commands={
         "export": Command(
             "harness.features.exports.command",

@@ -14,6 +14,7 @@ from harness.benchmarks.reports import loaded
 from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, ExitCode
+from harness.features.documents.outputs import Outputs
 from harness.features.exports import TRACKERS, formats, inspect_log, trackers
 from harness.model import JSON
 from harness.option import option
@@ -72,10 +73,10 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -
     """Write the rows of all runs into one file."""
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
-    args.outputs().check(path)
+    Outputs.of(args).check(path)
     if form != INSPECT:
         atomic.make_folder(path.parent)
-        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), args.outputs())
+        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), Outputs.of(args))
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
@@ -93,7 +94,7 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
         _log(run, folder / f"export_{run.files.subset}.eval", args)
         return
     path = folder / f"export_{args.rows or rows.ROWS[0]}_{run.files.subset}{ENDINGS[form]}"
-    count = formats.write(path, form, _rows(run, args), args.outputs())
+    count = formats.write(path, form, _rows(run, args), Outputs.of(args))
     tell(f"{run.label}: {plural(count, 'row')}: {path}")
 
 
@@ -106,7 +107,7 @@ def _log(run: SavedRun, path: Path, args: Options) -> None:
     atomic.make_folder(path.parent)
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         of = loaded(report) if report.exists() else None
-        count = inspect_log.write(path, run, played, of, args.outputs())
+        count = inspect_log.write(path, run, played, of, Outputs.of(args))
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
 
 

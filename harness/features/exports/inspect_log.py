@@ -23,10 +23,10 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
+from harness.features.documents.outputs import Outputs
 from harness.features.exports.formats import as_json
 from harness.model import JSON, Message
 from harness.store.manifest import COMPLETE, INCOMPLETE
-from harness.store.outputs import Outputs
 
 VERSION = 2
 STATUS = {COMPLETE: "success", INCOMPLETE: "error"}

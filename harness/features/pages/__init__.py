@@ -64,6 +64,7 @@ class _Pages(Feature):
 
 FEATURE = _Pages(
     "pages",
+    needs=("documents",),
     options={Pages: REPORTING, Page: ("report",)},
     extension="harness.features.pages.extension:WithoutPages",
     instead=(Instead("report", lambda args: True, "harness.features.pages.command:execute"),),

@@ -25,12 +25,12 @@ from harness.analysis.plays import Exchange, conversation, transcript
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, reports, tasks
-from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report
 from harness.config.plan import sampling_again
 from harness.errors import BadInput, HarnessError
+from harness.features.documents.cards import ReportCards
 from harness.features.view import calls
 from harness.features.view.index import Facets, LineIndex, last_lines, lines_beginning, opened
 from harness.features.view.interim import Interim, interim

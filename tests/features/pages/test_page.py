@@ -18,7 +18,6 @@ import pytest
 
 from harness.benchmark import Metric
 from harness.benchmarks import reports
-from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.dailymobility.synth import files
 from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import BINS, Scorer, _spread
@@ -28,6 +27,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.engine.files import Reported
 from harness.errors import MachineError
+from harness.features.documents.cards import ReportCards
 from harness.features.pages import pages
 from harness.features.pages.pages import PageOptions, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
@@ -38,7 +38,7 @@ from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
-from tests.report.test_html import Parsed
+from tests.features.documents.test_html import Parsed
 from tests.support.scripted import completion, serving
 
 USERS = 12

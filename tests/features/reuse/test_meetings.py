@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.commands.completion import RUNS, whole
+from harness.features.completion.command import RUNS, whole
 from tests.commands.test_bills import PRICES, Bench, account, plain
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.report.xlsx import Sheet, workbook
-from harness.store.outputs import Outputs
+from harness.features.documents.outputs import Outputs
+from harness.features.documents.xlsx import Sheet, workbook
 
 OTHERS = b"chapter 1\n"
 REFUSED = 2

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.commands.completion import SHELLS
 from harness.commands.parser import COMMANDS, built, parsed
+from harness.features.completion.command import SHELLS
 from tests.support.keyboard import shell
 
 WITH_EXAMPLES = ("run", "resume", "compare", "stats", "merge", "fetch", "config", "completion")

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.features.documents.html import Browser, card_size, page, pieces
 from harness.model import (
     Block,
     Card,
@@ -27,7 +28,6 @@ from harness.model import (
     Tile,
     Verbatim,
 )
-from harness.report.html import Browser, card_size, page, pieces
 
 HOSTILE = "</script></title><img src=x onerror=alert(1)><!-- \u2028\u2029 \u202e右 {{ 7*7 }} & \" ' 😀"
 BLOCKS: tuple[Block, ...] = (

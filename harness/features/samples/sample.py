@@ -10,6 +10,7 @@ from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.feature import how_to_get
+from harness.features.documents.outputs import Outputs
 from harness.option import option
 from harness.ui.console import console
 
@@ -24,7 +25,7 @@ class Options(options.Forced, options.ResultsFolder, options.TasksFolder, option
 
 
 def execute(args: Options) -> int:
-    screen, outputs = console(), args.outputs()
+    screen, outputs = console(), Outputs.of(args)
     cls = registry.find(args.benchmark)
     subsets, find = options.subsets(cls, args.platform), cls.task_files.file_in
     files = {name: find(args.tasks_dir, cls.subsets[name]) for name in subsets}

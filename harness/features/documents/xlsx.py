@@ -13,9 +13,9 @@ from typing import Any
 import xlsxwriter
 from rich.cells import cell_len
 
+from harness.features.documents.outputs import Outputs
 from harness.report.text import wrap
 from harness.store import atomic
-from harness.store.outputs import Outputs
 
 PERCENT = "0.00"
 WHOLE = "#,##0"

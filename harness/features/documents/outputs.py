@@ -27,6 +27,8 @@ from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 from harness.benchmarks.files import content, open_regular
+from harness.config.options import Forced
+from harness.config.user_files import user_folder
 from harness.errors import BadInput, MachineError
 from harness.store import atomic
 
@@ -43,7 +45,7 @@ WORKBOOK = {
         b'<sheetFormatPr defaultRowHeight="16.5" customHeight="1"/>',
     ),
 }
-"""What the parts of every workbook contain: the version that only its writer names, and the layout of `report/xlsx`."""
+"""What the parts of every workbook contain: the version that only its writer names, and the layout of `xlsx`."""
 RECORD_MOST = 2**10
 """Bytes of a record."""
 PART_MOST = 2**16
@@ -58,6 +60,12 @@ class Outputs:
 
     force: bool = False
     records: Path | None = None
+
+    @classmethod
+    def of(cls, args: Forced) -> Outputs:
+        """Return what a command's outputs may replace."""
+        found = user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
+        return cls(args.force, found / "outputs" if found else None)
 
     def check(self, *paths: Path) -> None:
         """Raise `BadInput` for a file that the harness did not write."""
