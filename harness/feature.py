@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from harness.benchmark import Benchmark
 from harness.cost import Pending
@@ -28,6 +28,12 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
+    "supervision",
+    "notebook",
+    "imports",
+    "prices",
+    "replicas",
+    "plays",
     "documents",
     "samples",
     "remove",
@@ -92,6 +98,38 @@ class Threat(NamedTuple):
     by: str
 
 
+class Foreign(Protocol):
+    """Results on one subset that another program wrote: there is no manifest."""
+
+    @property
+    def files(self) -> RunFiles: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def report(self) -> Any:
+        """Return the report of these results; None if they are not scored, or were written again."""
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the report is of these very results."""
+
+    @property
+    def remedy(self) -> str:
+        """Return why results without a report cannot be shown, and the command to run."""
+
+    @property
+    def command(self) -> str:
+        """Return the command that scores them."""
+
+    def row(self, usage: JSON) -> JSON:
+        """Return the row of `status`, with the columns of `usage`."""
+
+    def scored_again(self, chosen: Any) -> Any:
+        """Score them, as `chosen` (`harness.analysis.rescoring`)."""
+
+
 @dataclass(frozen=True)
 class Feature:
     """A capability. By default each part adds nothing."""
@@ -121,7 +159,7 @@ class Feature:
     threat: Threat | None = None
     """What may end the process of a command that plays with the feature on; another process reports it."""
     functions: Mapping[str, str] = field(default_factory=dict)
-    """What `harness` offers Python, each in `package.module:function`."""
+    """What `harness` offers Python, and what others call by its name, each in `package.module:function`."""
 
     def is_on(self, args: Any) -> bool:
         """Return whether the options of `run` or `resume` switch the feature on: one of its own is not the default."""
@@ -143,6 +181,10 @@ class Feature:
     def how_to_get(self, cls: type[Benchmark]) -> str:
         """Return how a user gets missing tasks of a benchmark, as a main clause; empty if the feature knows no way."""
         return ""
+
+    def foreign(self, results: Path) -> Iterable[Foreign]:
+        """Yield the results of other programs below a results folder."""
+        return ()
 
     def pending(self, files: RunFiles) -> Iterable[Pending]:
         """Yield requests of a run that a provider may still answer."""
@@ -189,6 +231,16 @@ def counts(manifest: Manifest) -> Counter[str]:
     return Counter({name: number for feature in features() for name, number in feature.counts(manifest).items()})
 
 
+def foreign(results: Path) -> list[Foreign]:
+    """Return the results of other programs below a results folder."""
+    return [one for feature in features() for one in feature.foreign(results)]
+
+
+def foreign_of(files: RunFiles) -> Foreign | None:
+    """Return the results of another program that are in a folder of the results."""
+    return next((one for one in foreign(files.folder.parent) if one.files.results == files.results), None)
+
+
 def pending(files: RunFiles) -> list[Pending]:
     """Return the requests of a run that a provider may still answer, and bill."""
     return [one for feature in features() for one in feature.pending(files)]
@@ -208,7 +260,7 @@ def reported(args: Any, runs: Sequence[Any], say: Callable[[str], None] = lambda
 
 
 def function(name: str) -> Any:
-    """Return what features offer Python under a name, None for nothing."""
+    """Return what features offer under a name, None for nothing."""
     path = next((feature.functions[name] for feature in features() if name in feature.functions), None)
     return path and _named(path)
 

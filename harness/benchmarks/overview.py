@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 import orjson
 from msgspec import UNSET
 
@@ -186,25 +185,6 @@ def _setting(name: str, value: object) -> str:
     return f"{name} {short_hash(text) if name.endswith('_sha256') else text}"
 
 
-def with_failures(report: Report, of_all: Report) -> Report:
-    """Return a report of another program's results with the figures `of_all`, in which failures count as empty."""
-    user, units = report.user, report.units
-    table = Table(
-        ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
-        tuple(
-            (*_row(units[name], of)[:3], str(of.users), *_row(units[name], of_all.values[name])[2::2])
-            for name, of in _shown(report).items()
-        ),
-    )
-    words = (
-        f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint. The program that "
-        "wrote them counts each as an empty answer; so do the figures under `with`, and no others in this report."
-    )
-    sections = Heading("With failures as empty answers"), Paragraph(words), table, *report.sections
-    details = {**report.details, "with_failures": msgspec.to_builtins(of_all.values)}
-    return msgspec.structs.replace(report, sections=sections, details=details)
-
-
 def plain(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
@@ -218,10 +198,10 @@ def _scores(report: Report) -> Iterator[Block]:
         ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance),
         tuple(
             (
-                *_row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
+                *row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
                 *(_of_chance(report, units[name]) for _ in chance),
             )
-            for name, of in _shown(report).items()
+            for name, of in shown(report).items()
         ),
     )
     if chance:
@@ -236,11 +216,9 @@ def _scores(report: Report) -> Iterator[Block]:
             f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
             "`compare --plan` computes it for other cases."
         )
-    if lower := [name for name in _shown(report) if units[name].lower_is_better]:
+    if lower := [name for name in shown(report) if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
-    if by := [
-        f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in _shown(report)
-    ]:
+    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in shown(report)]:
         yield Paragraph(
             "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
             f"cannot win: {', '.join(by)}."
@@ -262,7 +240,7 @@ def _of_difference(metric: Metric, value: float) -> str:
     return f"{metric.text(value)} {metric.difference_unit}"
 
 
-def _shown(report: Report) -> dict[str, Value]:
+def shown(report: Report) -> dict[str, Value]:
     """Return the values without those that rank a metric and are equal to it."""
     values, same = report.values, set[str]()
     for name, metric in report.units.items():
@@ -271,7 +249,7 @@ def _shown(report: Report) -> dict[str, Value]:
     return {name: of for name, of in values.items() if name not in same}
 
 
-def _row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
+def row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
     """Return the cells of a figure; one that may be below 0 is a difference, so it has a sign.
 
     A secondary metric of a benchmark with intervals of its own has none, whatever the number of users.

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility import protocols
+from harness.benchmarks.dailymobility.divergence import Array, divergence
 from harness.benchmarks.dailymobility.pickles import MALFORMED
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
 from harness.benchmarks.files import content
 from harness.errors import BadInput, in_brief
 from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
-from harness.scoring.divergence import Array, divergence
 from harness.scoring.libraries import product
 
 NUMBERS = np.arange(1, len(INTENTIONS) + 1)

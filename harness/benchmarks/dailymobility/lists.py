@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.benchmarks.dailymobility.divergence import Array
 from harness.benchmarks.dailymobility.groundtruth import FIELDS, Column, Field, Lists, bad, check
 from harness.benchmarks.dailymobility.pickles import PICKLES, plain, unpickled
 from harness.benchmarks.dailymobility.protocols import METRICS, RADIUS
 from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.scoring.divergence import Array
 
 KILOMETRES = 0.01
 """Radii whose median is below this part of the ground truth's look like kilometres (metres have a thousandth)."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.agents.day import INTENTIONS
+from harness.benchmarks.dailymobility.divergence import Array, distance, divergence
 from harness.model import JSON
-from harness.scoring.divergence import Array, distance, divergence
 
 RADIUS, LOCATIONS, SEQUENCES, PROPORTIONS = METRICS = (
     "gyration_radius",

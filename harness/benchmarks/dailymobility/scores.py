@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.agents.day import SLOTS
+from harness.benchmarks.dailymobility.divergence import Array, divergence
 from harness.benchmarks.dailymobility.groundtruth import NUMBERS, GroundTruth, count_slots
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,
@@ -37,7 +38,6 @@ from harness.benchmarks.dailymobility.protocols import (
 from harness.benchmarks.dailymobility.spread import ENDS, FEWEST, FIGURES, Side, both, mixed
 from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
-from harness.scoring.divergence import Array, divergence
 from harness.scoring.intervals import Interval
 
 SHARES = np.arange(SLOTS + 1) / SLOTS

@@ -20,7 +20,7 @@ from harness.model import JSON, Block
 from harness.option import file_of, number, option, whole
 from harness.report import text
 from harness.report.text import Findings
-from harness.scoring.planning import POWER
+from harness.scoring.intervals import POWER
 from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell

@@ -23,7 +23,7 @@ class Track:
 
 FEATURE = Feature(
     "exports",
-    needs=("documents",),
+    needs=("plays", "documents"),
     commands={
         "export": Command(
             "harness.features.exports.command",

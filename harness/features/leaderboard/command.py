@@ -13,10 +13,10 @@ from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.imported import imported
 from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, MachineError, in_brief
+from harness.feature import foreign
 from harness.features.documents import xlsx
 from harness.features.documents.outputs import Outputs
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
@@ -124,7 +124,7 @@ def _of(paths: Sequence[Path], args: Options) -> list[Path]:
     if not args.runs:
         return list(paths)
     there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
-    there |= {one.name for one in imported(args.results_dir)}
+    there |= {one.name for one in foreign(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")

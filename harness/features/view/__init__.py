@@ -12,7 +12,7 @@ class _View(Feature):
 
 FEATURE = _View(
     "view",
-    needs=("documents",),
+    needs=("plays", "documents"),
     commands={
         "view": Command("harness.features.view.command", "show runs in the browser, also while they are played"),
         "watch": Command("harness.features.view.watching", "show the dashboard of runs that play in another terminal"),

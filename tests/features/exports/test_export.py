@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from harness import api
-from harness.analysis.rows import Rows
+from harness.analysis.saved_runs import Rows
 from harness.api import load_run
 from harness.cli import main
 from harness.features.documents.outputs import Outputs

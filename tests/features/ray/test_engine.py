@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.commands.parser import parsed
-from harness.config import supervision
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.features.ray import engine
 from harness.features.ray.engine import Workers
+from harness.features.supervision import supervision
 
 
 def chosen(*words: str) -> list[Workers]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -56,9 +57,9 @@ def shipped() -> Mapping[str, Prices]:
     }
 
 
-def price_of(found: Found | None, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint; None if it is not known, and for a baseline, which costs nothing."""
-    return next(_prices(found, model, book), None) if found else None
+def price_of(found: Found, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint; None if it is not known."""
+    return next(_prices(found, model, book), None)
 
 
 def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
@@ -121,10 +122,11 @@ def _per_million(entry: JSON, name: str) -> Decimal | None:
     return made.normalize() + 0 if round(made, DIGITS) == made else None
 
 
-def price_again(manifest: Manifest, book: Book) -> Price | None:
+def price_again(manifest: Manifest) -> Price | None:
     """Return what a saved run's model costs today at its endpoint, None if that is not known."""
     if (endpoint := manifest.provenance["endpoint"]) == EMBEDDED:
         return None
+    book = providers.read(None, os.environ)
     provider = book.providers.get(manifest.provenance.get("provider") or "")
     found = Found(tuple(map(Address, endpoint.split())), None, provider)
     return price_of(found, manifest.identity["model"], book)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from harness.features.compare.sample_size import needed
 from harness.scoring.bootstrap import Array
-from harness.scoring.planning import POWER, detectable, needed
+from harness.scoring.intervals import POWER, detectable
 
 
 def exactly(spread: float, users: int) -> Array:

@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from harness.agents.hash_seed import MAY_PLAY_AGENTS
 from harness.config import secrets
-from harness.config.hash_seed import MAY_PLAY_AGENTS
 from harness.errors import EXIT_CODES, MachineError
 from harness.feature import PLAYING, Threat, features
 from harness.ui import streams
@@ -30,6 +30,13 @@ KEPT = "agent_"
 """Before the names of agent files in the folder of a run."""
 DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
+
+
+def supervise(words: Sequence[str], args: Any) -> int | None:
+    """Have a child process execute a command that something may end: return the exit code, and None in the child.
+    Return None also where nothing may."""
+    found = threat(words, args)
+    return supervised(found) if found else None
 
 
 def threat(words: Sequence[str], args: Any) -> Threat | None:

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.config import prices, providers
+from harness.config import providers
 from harness.config.address import Found
 from harness.config.providers import Book
 from harness.cost import Cost, Price, cost_of, each, money_text, plain, rounded, together
 from harness.endpoint.address import Address
 from harness.errors import BadInput
+from harness.features.prices import prices
 from harness.model import Completion, Money, RunUsage
 
 OWN = '{currency = "CNY", prompt = 1, completion = 2}'
@@ -55,7 +56,6 @@ def test_price_is_that_of_provider_and_model() -> None:
     assert prices.price_of(at("https://api.deepseek.com/v1"), "deepseek-flash-2", book) is None
     assert prices.price_of(at("https://relay.example/v1"), "deepseek-flash", book) is None
     assert prices.price_of(at("https://relay.example/v1", "openai"), "gpt-4.1", book) is None
-    assert prices.price_of(None, "deepseek-flash", book) is None
 
 
 def test_two_regions_of_a_provider_bill_in_their_own_currency() -> None:

@@ -13,12 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.scoring.bootstrap import LEVEL, Array
-from harness.scoring.intervals import FEWEST, FEWEST_UNTIED, moments, student
+from harness.scoring.intervals import FEWEST, FEWEST_UNTIED, POWER, moments
 from harness.scoring.libraries import special
 
-POWER = 0.8
-REACH = 2.801585218112969
-"""Quantiles of the normal distribution for `POWER` and for the end of a 95 % interval, together."""
 UNTIED = 20
 """Users that differ, below whom a spread is too uncertain to plan with."""
 
@@ -52,15 +49,6 @@ def needed(
     differing = found.users * untied // users
     is_shown = found.users >= FEWEST and differing >= FEWEST_UNTIED and 2.0 ** (1 - differing) <= level
     return found if is_shown else None
-
-
-def detectable(interval: tuple[float, float], users: int) -> float:
-    """Return the smallest difference that a comparison at 5 % shows with `POWER`, of two runs whose figures have this
-    95 % interval over so many users and are not correlated.
-
-    Every report has it, so that it does without scipy.special, as `student` does.
-    """
-    return math.sqrt(2) * (interval[1] - interval[0]) / 2 / student(users - 1) * REACH
 
 
 def _error(strata: Sequence[Array]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is supe
 def test_process_that_is_ended_from_inside_is_one_sentence_and_exit_code_4() -> None:
     """Whatever exit code its end came with."""
     code = (
-        "import os, sys; from harness.config.supervision import Threat, supervised; "
+        "import os, sys; from harness.features.supervision.supervision import Threat, supervised; "
         "ended = supervised(Threat('a process', 'a library')); os._exit(1) if ended is None else sys.exit(ended)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.checksums import Replies
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.rendering import quotes
@@ -21,6 +20,7 @@ from harness.engine.files import index_file
 from harness.engine.play import play
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import AgentFailed
+from harness.features.plays.replies import Replies
 from harness.model import JSON, Block, Completion, Heading, Message, Paragraph, Quote, Request
 from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex

@@ -15,16 +15,16 @@ import anyio.lowlevel
 import orjson
 import pytest
 
-from harness.endpoint import replicas as module
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.client import Client
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
+from harness.features.replicas import replicas as module
+from harness.features.replicas.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 from harness.model import Completion
 from tests.support import virtual
 

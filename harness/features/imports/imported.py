@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from harness.benchmarks import registry, reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
+from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.log import lines, sound
 
@@ -53,6 +56,28 @@ class Imported:
         except BadInput as error:
             return str(error)
         return f"results of another program, not scored as they are now: run `{self.command}`"
+
+    def row(self, usage: JSON) -> JSON:
+        """Return the row of `status`; how many users there should be is unknown until they are scored."""
+        report, results = self.report if self.is_current else None, self.files.results
+        coverage = report.coverage if report else None
+        return {
+            "name": self.name,
+            "subset": self.files.subset,
+            "model": self.name,
+            "state": "scored" if report else "not scored (reeval it)",
+            "users": coverage.expected_users if coverage else None,
+            "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text.strip()),
+            "failed": coverage.failed_users if coverage else 0,
+            **usage,
+            "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        }
+
+    def scored_again(self, chosen: Any) -> Any:
+        """Return the new report (`harness.analysis.rescoring`)."""
+        from harness.features.imports import scoring
+
+        return scoring.scored_again(self, chosen)
 
     @property
     def command(self) -> str:

@@ -1,4 +1,4 @@
-"""Flat rows of a saved run: one a step, one a user or one a response (docs/design.md, section 7)."""
+"""Flat rows of a saved run: one a step, one a user or one a response."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from math import isnan
 from pathlib import Path
-from typing import Literal, get_args
 
 import orjson
 
-from harness.analysis.plays import COST, Plays, cost, opened
-from harness.analysis.saved_runs import SavedRun
+from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmark import VALID, Benchmark, metrics_of
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.scorer import raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
+from harness.features.plays.plays import COST, Plays, cost, opened
 from harness.model import JSON, Record
 from harness.store import log
 from harness.store.run import completion_of
 from harness.ui.streams import tell
 
-Rows = Literal["steps", "users", "responses"]
-ROWS: tuple[Rows, ...] = get_args(Rows)
 OURS = frozenset({"user_id", "repeat", "format"})
 """Numbers in every record that are no values."""
 CHUNK = 500

@@ -46,7 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     module.display = found.display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    monkeypatch.delitem(sys.modules, "harness.ui.notebook", raising=False)
+    monkeypatch.delitem(sys.modules, "harness.features.notebook.notebook", raising=False)
     return found
 
 

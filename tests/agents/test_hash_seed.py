@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.agents import hash_seed
 from harness.cli import main
-from harness.config import hash_seed
 
 DRAWS = """
 from agentsociety_benchmark.benchmarks import DailyMobilityAgent
