@@ -28,42 +28,15 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
-    "supervision",
-    "notebook",
-    "imports",
-    "prices",
-    "replicas",
-    "plays",
-    "documents",
-    "samples",
-    "remove",
-    "preview",
-    "budget",
-    "estimate",
-    "fetch",
-    "parts",
-    "batches",
-    "reuse",
-    "hedging",
-    "metrics",
-    "spans",
-    "exports",
-    "compare",
-    "leaderboard",
-    "pages",
-    "show",
-    "view",
-    "verify",
-    "check",
-    "serve",
-    "ray",
-    "config",
-    "completion",
+    *("settings", "supervision", "notebook", "imports", "prices", "replicas", "plays", "documents", "samples"),
+    *("remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
+    *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
+    *("config", "completion"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
-PLAYING = frozenset({"run", "resume"})
-"""Commands that play."""
+PLAYING, EVERY = frozenset({"run", "resume"}), frozenset({"*"})
+"""Commands that play; and all commands but `trust`."""
 
 
 class Command(NamedTuple):

@@ -12,10 +12,8 @@ from msgspec import UNSET
 
 from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
-from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
-from harness.cost import each, money_text
-from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
+from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Series, Table
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
@@ -29,11 +27,11 @@ def headline(report: Report) -> str:
 
 
 def _in_headline(report: Report, metric: Metric) -> str:
-    more = "; ".join(_next_to(report, metric))
+    more = "; ".join(next_to(report, metric))
     return f"{metric.name} {with_unit(metric, report.ranking(metric).value)}{more and f' ({more})'}"
 
 
-def _next_to(report: Report, metric: Metric) -> Iterator[str]:
+def next_to(report: Report, metric: Metric) -> Iterator[str]:
     """Yield what a reader of the figure that ranks must know: the published one where it is another, and the chance
     level."""
     given = report.values[metric.name].value
@@ -63,31 +61,6 @@ def _invalid(report: Report) -> str:
 def with_unit(metric: Metric, value: float | None) -> str:
     space = "" if metric.unit is None else " "
     return metric.text(value) if value is None else f"{metric.text(value)}{space}{metric.shown_unit}"
-
-
-def page(report: Report) -> Page:
-    """Return the page of a report: tiles, and its blocks."""
-    of, user = report.coverage, report.user
-    warning = "" if of.complete else f"INCOMPLETE: {covered(report, user)} are scored, {of.failed_users} failed"
-    return Page(
-        f"{called(report)} · {report.heading} ({report.subset})",
-        warning,
-        tuple(_tiles(report)),
-        tuple(blocks(report)),
-    )
-
-
-def _tiles(report: Report) -> Iterator[Tile]:
-    for metric in (report.units[name] for name in report.headline):
-        by = report.ranking(metric)
-        unit = "" if by.value is None else f" {metric.shown_unit}"
-        interval = [f"95 % interval {metric.span(by.ci95)}"] if by.ci95 else []
-        yield Tile(metric.name, metric.text(by.value) + unit, "; ".join([*interval, *_next_to(report, metric)]))
-    of = report.coverage
-    yield Tile(f"{report.user}s scored", str(of.scored_users), f"of {of.expected_users}")
-    if report.cost and report.cost.money:
-        of_each = money_text(each([report.cost.money], of.scored_users))
-        yield Tile("cost", money_text([report.cost.money]), of_each and f"{of_each} a {report.user}")
 
 
 def blocks(report: Report) -> Iterator[Block]:

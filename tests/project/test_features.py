@@ -25,10 +25,11 @@ from tests.support.without import COUNTS
 HARNESS = ROOT / "harness"
 FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
-KEPT = "tests/config/test_settings_file.py"
+KEPT = ("tests/config", "tests/project/test_layout.py")
 """Tests that run without one feature: of what looks at all commands and options."""
-TOGETHER = {"leaderboard": ("compare", "pages"), "pages": ("leaderboard",)}
-"""Features whose tests are also about what others make of their results: the page over all runs, and ranks."""
+TOGETHER = {"leaderboard": ("pages",), "pages": ("leaderboard",), "settings": ("config",)}
+"""Features whose tests are also about what others make of their results: the page over all runs, ranks, what `config`
+shows."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
 
 PACKAGE = """

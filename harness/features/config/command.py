@@ -50,7 +50,7 @@ def execute(args: Options) -> int:
     words = list(args.words) or ["run"]
     if words[0] not in COMMANDS:
         raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
-    command = parsed([*words, f"--settings={args.settings_file}"] if args.settings_file else words)
+    command = parsed([*words, f"--settings={file}"] if (file := getattr(args, "settings_file", None)) else words)
     wrong = None
     try:
         found = values(command)

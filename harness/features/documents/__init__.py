@@ -2,6 +2,7 @@
 
 html      blocks as a page
 xlsx      tables as a workbook
+overview  a report as a page
 cards     a user of a report, for pages
 outputs   which files may be replaced
 """

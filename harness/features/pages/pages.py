@@ -21,13 +21,13 @@ from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from harness.benchmark import Task
-from harness.benchmarks import overview
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
 from harness.engine.files import Reported
 from harness.errors import BadInput, HarnessError, memory_for, reading
+from harness.features.documents import overview
 from harness.features.documents.cards import ReportCards
 from harness.features.documents.outputs import Outputs
 from harness.features.pages import SAMPLE

@@ -17,10 +17,10 @@ import orjson
 import pytest
 
 from harness.benchmarks import reports
-from harness.benchmarks.overview import page
 from harness.cli import main
 from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
+from harness.features.documents.overview import page
 from harness.features.leaderboard import costs
 from harness.features.leaderboard import reports as leaderboard
 from tests.support.before import sheets

@@ -19,7 +19,6 @@ import pytest
 from harness.benchmark import Metric
 from harness.benchmarks import reports
 from harness.benchmarks.dailymobility.synth import files
-from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import BINS, Scorer, _spread
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
@@ -28,6 +27,7 @@ from harness.cli import main
 from harness.engine.files import Reported
 from harness.errors import MachineError
 from harness.features.documents.cards import ReportCards
+from harness.features.documents.overview import page
 from harness.features.pages import pages
 from harness.features.pages.pages import PageOptions, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags

@@ -14,10 +14,10 @@ from harness.cli import main
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import address, user_files
 from harness.config.address import Found
-from harness.config.settings_file import KEY_FILE, URLS
 from harness.errors import BadInput
 from harness.features.config.command import given as given_of
 from harness.features.config.command import values
+from harness.features.settings.settings_file import KEY_FILE, URLS
 from harness.option import Option
 from tests.support import ROOT
 

@@ -15,25 +15,27 @@ user typed: `Options.typed` has the latter.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.benchmarks import registry, settings
-from harness.config import fields, secrets
-from harness.config.options import Fallback
+from harness.commands.parser import COMMANDS, RUN, Interface, all_options, settings_of
+from harness.config import fields, user_files
+from harness.config.options import Fallback, Given
 from harness.config.user_files import Document
+from harness.defaults import BENCHMARK
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.option import Option, number
 
-FILE = "harness.toml"
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
 FOR_HELP = frozenset({"help", "help-all"})
-RUN, RESUME = "run", "resume"
+RESUME = "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
 """Options of the endpoint. `resume` takes neither from here: each run has its own."""
 TOGETHER = ({"api_url", "provider", "config"}, {"api_key", "api_key_file"}, {"model", "queue"}, {"json", "format"})
@@ -51,20 +53,6 @@ class FileKey(NamedTuple):
         return f"{self.path}: {self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
-    values as words of a command line."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-    fallback: Fallback | None = None
-    places: Mapping[str, FileKey] = field(default_factory=dict)
-    words: Sequence[str] = ()
-
-
-NOTHING = Given()
-
-
 class _Value(NamedTuple):
     place: FileKey
     value: Any
@@ -79,9 +67,13 @@ class _Level(NamedTuple):
     options: Mapping[str, Option]
 
 
-def named(words: Sequence[str]) -> Path | None:
-    """Return the file that a command's words name."""
-    return next((Path(value) for name, value in secrets.values(words) if name == "--settings"), None)
+def of_command(interface: Interface, typed: Mapping[str, Any]) -> Given:
+    """Return what a command gets of the file that it names, or finds. Raise `BadInput` for one that cannot be used."""
+    if (found := user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)) is None:
+        return Given()
+    call = Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
+    named = typed.get("benchmark", BENCHMARK if interface.command == RUN else "")
+    return given(found, call, named, frozenset(typed), os.environ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +170,6 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
     known = [*level.options, *(() if level.prefix else (*others, *call.commands))]
     near = get_close_matches(name.lower().replace("_", "-"), known, 1, 0.6)
     raise BadInput(f"{place}: unknown field{f': did you mean {near[0]}?' if near else ''}")
-
-
-def settings_of(flag: str) -> str | None:
-    """Return the benchmark that ships and has this flag, None if none has it."""
-    return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
 
 
 def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:

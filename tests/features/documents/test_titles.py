@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from harness.benchmarks import reports as typed
-from harness.benchmarks.overview import page
 from harness.benchmarks.reports import Report
 from harness.cli import main
+from harness.features.documents.overview import page
 
 
 @pytest.fixture(scope="module")
