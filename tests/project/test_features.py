@@ -27,9 +27,14 @@ FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
 KEPT = ("tests/config", "tests/project/test_layout.py")
 """Tests that run without one feature: of what looks at all commands and options."""
-TOGETHER = {"leaderboard": ("pages",), "pages": ("leaderboard",), "settings": ("config",)}
-"""Features whose tests are also about what others make of their results: the page over all runs, ranks, what `config`
-shows."""
+TOGETHER = {
+    "leaderboard": ("pages",),
+    "pages": ("leaderboard",),
+    "settings": ("pages",),
+    "config": ("settings", "pages"),
+}
+"""Features whose tests are also about what others make of their results: the page over all runs, ranks, values of an
+option in a file."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
 
 PACKAGE = """

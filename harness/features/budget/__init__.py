@@ -97,6 +97,7 @@ class _Budget(Feature):
 
 FEATURE = _Budget(
     "budget",
+    needs=("prices",),
     options={Budget: PLAYING},
     extension="harness.features.budget.budgets:Budgets",
     functions={"BudgetReached": "harness.features.budget:BudgetReached"},

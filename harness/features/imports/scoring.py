@@ -15,16 +15,19 @@ from harness import defaults
 from harness.analysis.rescoring import Rescored, RescoreOptions, add
 from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import overview, registry
-from harness.benchmarks.reports import Report
+from harness.benchmarks.files import DOCUMENT_MOST, content, holds
+from harness.benchmarks.reports import Report, read
 from harness.benchmarks.tasks import parse
 from harness.benchmarks.template import AUTHORS
-from harness.engine.files import Reported, index_file, keep_foreign_text, stamp, write_report
+from harness.engine.files import Reported, index_file, stamp, write_report
 from harness.engine.finish import ReportScores
 from harness.engine.play import rescored
 from harness.errors import BadInput
 from harness.feature import how_to_get
 from harness.features.imports.imported import Imported
 from harness.model import JSON, Heading, Paragraph, RunFacts, Table, Where
+from harness.report import text
+from harness.store.backup import set_aside_any
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
 from harness.store.log import lines
@@ -51,12 +54,24 @@ def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
             report, more = theirs.scores.report(about)
             if theirs.failed:
                 report = with_failures(report, theirs.scores.report(about, theirs.failures)[0])
-            keep_foreign_text(files)
+            _keep_foreign_text(files)
             write_report(files, report, more)
             chosen.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
     finally:
         lock.release()
     return Rescored(files, report, notes, report.coverage.complete)
+
+
+def _keep_foreign_text(files: RunFiles) -> None:
+    """Set the text report aside if it is another program's: not what the JSON report next to it gives."""
+    path = files.report("txt")
+    try:
+        report = read(content(files.report("json"), DOCUMENT_MOST))
+        is_ours = holds(path, text.rendered(list(overview.blocks(report))).encode())
+    except (OSError, BadInput):
+        is_ours = False
+    if not is_ours:
+        set_aside_any([path], stamp())
 
 
 @dataclass(slots=True)
