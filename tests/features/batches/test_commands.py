@@ -82,6 +82,7 @@ def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> N
 def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("harness.features.prices")
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
     words += ["--providers", str(tmp_path / "p.toml"), "--model", "mine:m-1"]
