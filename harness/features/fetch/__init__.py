@@ -22,10 +22,10 @@ class _Fetch(Feature):
         return True  # each run records where its tasks are from
 
     def how_to_get(self, cls: type[Benchmark]) -> str:
-        if not cls.data_set:
+        if not cls.task_files.data_set:
             return ""
         named = cls.origin.spec if cls.origin else cls.name
-        return f"`harness fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
+        return f"`harness fetch {named}` downloads them (data set {cls.task_files.data_set} of the Hugging Face Hub)"
 
 
 FEATURE = _Fetch(

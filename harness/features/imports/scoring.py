@@ -27,7 +27,7 @@ from harness.feature import how_to_get
 from harness.features.imports.imported import Imported
 from harness.model import JSON, Heading, Paragraph, RunFacts, Table, Where
 from harness.report import text
-from harness.store.backup import set_aside_any
+from harness.store.atomic import set_aside_any
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock
 from harness.store.log import lines

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from bench import days as bench_days
 from harness.benchmarks.dailymobility import scores, summary
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.divergence import Array
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
 from harness.benchmarks.dailymobility.lists import read
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
@@ -30,7 +29,7 @@ from harness.benchmarks.reports import encoded
 from harness.benchmarks.scorer import Scorer, Totals
 from harness.model import JSON, Block, Heading, Paragraph, Record, RunFacts, Table
 from harness.report.text import rendered
-from harness.scoring.bootstrap import CELLS, RESAMPLES
+from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
 from harness.scoring.intervals import Moments, interval, moments
 
 
