@@ -104,7 +104,7 @@ def install(folder: Path, name: str, source: str) -> None:
 
 def flags_of(one: Feature) -> set[str]:
     """Return the flags that a feature adds to commands of others."""
-    return {flag for cls in one.options for option in options_of(cls) for flag in option.flags} - {"--settings"}
+    return {flag for cls in one.options for option in options_of(cls) for flag in option.flags}
 
 
 def own_flags(one: Feature) -> set[str]:

@@ -1,4 +1,4 @@
-"""Where `--reuse` meets prices, completion and estimates."""
+"""Where `--reuse` meets prices and estimates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.features.completion.command import RUNS, whole
-from tests.commands.test_bills import PRICES, Bench, account, plain
+from tests.features.prices.test_bills import PRICES, Bench, account, plain
 
 
 @pytest.fixture
@@ -27,11 +26,3 @@ def test_estimate_is_refused(bench: Bench) -> None:
     """What costs nothing says nothing about what costs."""
     assert bench.run(limit=5) == 0
     assert bench.run("--name", "reused", "--reuse", "a", "--estimate", limit=5) == 2
-
-
-def test_its_value_is_completed_with_names_of_runs() -> None:
-    commands: Any = whole()._subparsers
-    [choices] = [action.choices for action in commands._group_actions]
-    for name in ("run", "resume"):
-        [action] = [one for one in choices[name]._actions if "--reuse" in one.option_strings]
-        assert action.complete is RUNS
