@@ -130,6 +130,7 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
+    pytest.importorskip("harness.features.plays")  # rows of users
     monkeypatch.chdir(tmp_path)
     cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
     names: dict[str, object] = {}

@@ -26,7 +26,7 @@ LLM_KEY = "sk-of-the-variable-0123456789"
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, of a user whose other files are elsewhere."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
@@ -150,8 +150,8 @@ def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
 
 def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path) -> None:
     """One file is read, found as the providers file is."""
-    (tmp_path / "config/behavior-harness").mkdir(parents=True)
-    write("rpm = 1\n", str(tmp_path / "config/behavior-harness/harness.toml"))
+    (tmp_path / "xdg/behavior-harness").mkdir(parents=True)
+    write("rpm = 1\n", str(tmp_path / "xdg/behavior-harness/harness.toml"))
     assert given("run", "rpm") == [1]
     write("rpm = 2\n")
     assert given("run", "rpm") == [2]
