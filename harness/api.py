@@ -28,8 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from harness.analysis.rows import Rows, rows
-from harness.analysis.saved_runs import SavedRun
+from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.overview import covered, headline, with_unit
 from harness.benchmarks.reports import Report, read
@@ -39,6 +38,7 @@ from harness.commands.parser import Parsed, called
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.engine.local import Signals
 from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
+from harness.feature import function
 from harness.model import JSON, Snapshots
 from harness.printable import on_one_line
 from harness.store import log
@@ -148,6 +148,8 @@ class LoadedRun:
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
         """Yield the rows that `export` writes, in groups: playing users again needs a separate event loop."""
+        if (rows := function("rows")) is None:
+            raise BadInput("rows of users need a feature that is not there")
         found = rows(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
         try:
             while group := _apart_from_loops(lambda: list(islice(found, GROUP))):

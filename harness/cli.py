@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 from harness import __version__
+from harness.agents import hash_seed
 from harness.commands.parser import COMMANDS, Parser, parsed
-from harness.config import hash_seed, secrets, supervision
+from harness.config import secrets
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
+from harness.feature import function
 from harness.printable import in_lines
 from harness.ui import process_list, streams
 
@@ -185,10 +187,9 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
     found = parsed(arguments)
     if may_restart:
         hash_seed.fix(found.words, os.environ)  # an agent of the settings file, too
-        if threat := supervision.threat(found.words, found.args):
-            ended = supervision.supervised(threat)
-            if ended is not None:
-                return ended
+        supervise = function("supervise")
+        if supervise and (ended := supervise(found.words, found.args)) is not None:
+            return int(ended)
     return found.execute()
 
 

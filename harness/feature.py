@@ -18,40 +18,25 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from harness.benchmark import Benchmark
 from harness.cost import Pending
 from harness.model import JSON
+from harness.option import options_of
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
-    "preview",
-    "budget",
-    "estimate",
-    "fetch",
-    "parts",
-    "batches",
-    "reuse",
-    "hedging",
-    "metrics",
-    "spans",
-    "exports",
-    "compare",
-    "leaderboard",
-    "pages",
-    "show",
-    "view",
-    "verify",
-    "check",
-    "serve",
-    "ray",
+    *("settings", "supervision", "notebook", "imports", "prices", "replicas", "plays", "documents", "samples"),
+    *("remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
+    *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
+    *("config", "completion"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
-PLAYING = frozenset({"run", "resume"})
-"""Commands that play."""
+PLAYING, EVERY = frozenset({"run", "resume"}), frozenset({"*"})
+"""Commands that play; and all commands but `trust`."""
 
 
 class Command(NamedTuple):
@@ -86,88 +71,113 @@ class Threat(NamedTuple):
     by: str
 
 
-def _never(args: Any) -> bool:
-    return False
+class Foreign(Protocol):
+    """Results on one subset that another program wrote: there is no manifest."""
+
+    @property
+    def files(self) -> RunFiles: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def report(self) -> Any:
+        """Return the report of these results; None if they are not scored, or were written again."""
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the report is of these very results."""
+
+    @property
+    def remedy(self) -> str:
+        """Return why results without a report cannot be shown, and the command to run."""
+
+    @property
+    def command(self) -> str:
+        """Return the command that scores them."""
+
+    def row(self, usage: JSON) -> JSON:
+        """Return the row of `status`, with the columns of `usage`."""
+
+    def scored_again(self, chosen: Any) -> Any:
+        """Score them, as `chosen` (`harness.analysis.rescoring`)."""
 
 
-def _not_again(manifest: Manifest) -> bool:
-    return False
-
-
-def _no_objection(files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
-    pass
-
-
-def _nothing_pending(files: RunFiles) -> Iterable[Pending]:
-    return ()
-
-
-def _say_nothing(words: str) -> None:
-    pass
-
-
-def _no_notes(manifest: Manifest) -> Iterable[str]:
-    return ()
-
-
-def _no_counts(manifest: Manifest) -> Mapping[str, int]:
-    return {}
-
-
-def _no_way(cls: type[Benchmark]) -> str:
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Feature:
-    """A capability. By default each part adds nothing.
-
-    `commands` are new commands, by name. `options` are frozen dataclasses (`harness.option`), each with the commands
-    whose options get its fields. `is_on` returns whether the options of `run` or `resume` switch the feature on;
-    `extension` is then made of them, the subclass of `harness.engine.extension.Extension` in `package.module:Class`.
-    `again` returns whether `resume` goes on with the feature by a run's manifest, without an option. `check` raises
-    `BadInput` where a run that has users left cannot go on as its manifest now is, whether the feature is on or not; it
-    gets the names of `--allow`. `threat` is what may end the process of a command that plays with the feature on, so
-    that another process reports it. `functions` are those that `harness` offers Python, each in
-    `package.module:function`.
-
-    `instead` executes commands of the core in another way. `reported`, a function in `package.module:function`,
-    acts on new reports, given the options of the command that made them, the runs, and what prints a line. `notes`
-    yields what a report says of a run by its manifest. `how_to_get` returns how a user gets missing tasks of a
-    benchmark, as a main clause; empty if the feature knows no way. `logs` are the names of its own files with a run
-    (`RunFiles.log`), and `pending` yields requests of a run that a provider may still answer. `column` is what
-    `status` shows of it. `counts` returns members of a manifest's tuning that count over all sessions of a run.
-    `against_stragglers` is what a user can do about requests that hang, as a main clause. `queued` are fields of an
-    entry of a queue: whether a value fits, and what is expected, in words. One with an option's name excludes that.
-    """
+    """A capability. By default each part adds nothing."""
 
     name: str
+    needs: Sequence[str] = ()
+    """Features before it in the order; without one of them, this one is not there either."""
     commands: Mapping[str, Command] = field(default_factory=dict)
+    """New commands, by name."""
     options: Mapping[type, Collection[str]] = field(default_factory=dict)
-    is_on: Callable[[Any], bool] = _never
+    """Frozen dataclasses (`harness.option`), each with the commands whose options get its fields."""
     extension: str = ""
-    again: Callable[[Manifest], bool] = _not_again
-    check: Callable[[RunFiles, Manifest, Collection[str]], None] = _no_objection
+    """The subclass of `harness.engine.extension.Extension` in `package.module:Class`, made of the options of a command
+    that plays with the feature on."""
     instead: Sequence[Instead] = ()
     reported: str = ""
-    notes: Callable[[Manifest], Iterable[str]] = _no_notes
-    how_to_get: Callable[[type[Benchmark]], str] = _no_way
+    """A function in `package.module:function` that acts on new reports, given the options of the command that made
+    them, the runs, and what prints a line."""
     logs: Sequence[str] = ()
-    pending: Callable[[RunFiles], Iterable[Pending]] = _nothing_pending
+    """The names of its own files with a run (`RunFiles.log`)."""
     column: Column | None = None
-    counts: Callable[[Manifest], Mapping[str, int]] = _no_counts
     against_stragglers: str = ""
+    """What a user can do about requests that hang, as a main clause."""
     queued: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
+    """Fields of an entry of a queue: whether a value fits, and what is expected, in words. One with an option's name
+    excludes that."""
     threat: Threat | None = None
+    """What may end the process of a command that plays with the feature on; another process reports it."""
     functions: Mapping[str, str] = field(default_factory=dict)
+    """What `harness` offers Python, and what others call by its name, each in `package.module:function`."""
+
+    def is_on(self, args: Any) -> bool:
+        """Return whether the options of `run` or `resume` switch the feature on: one of its own is not the default."""
+        every = [one for cls in self.options for one in options_of(cls)]
+        return any(getattr(args, one.name, one.default) != one.default for one in every)
+
+    def again(self, manifest: Manifest) -> bool:
+        """Return whether `resume` goes on with the feature by a run's manifest, without an option."""
+        return False
+
+    def check(self, files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
+        """Raise `BadInput` where a run that has users left cannot go on as its manifest now is, whether the feature is
+        on or not; `allowed` are the names of `--allow`."""
+
+    def notes(self, manifest: Manifest) -> Iterable[str]:
+        """Yield what a report says of a run by its manifest."""
+        return ()
+
+    def how_to_get(self, cls: type[Benchmark]) -> str:
+        """Return how a user gets missing tasks of a benchmark, as a main clause; empty if the feature knows no way."""
+        return ""
+
+    def foreign(self, results: Path) -> Iterable[Foreign]:
+        """Yield the results of other programs below a results folder."""
+        return ()
+
+    def pending(self, files: RunFiles) -> Iterable[Pending]:
+        """Yield requests of a run that a provider may still answer."""
+        return ()
+
+    def counts(self, manifest: Manifest) -> Mapping[str, int]:
+        """Return members of a manifest's tuning that count over all sessions of a run."""
+        return {}
 
 
 @cache
 def features() -> tuple[Feature, ...]:
-    """Return the features that ship and are there, then those of installed packages."""
+    """Return the features that ship and are there, then those of installed packages; none whose need is missing."""
     names = [f"{__package__}.features.{name}" for name in SHIPPED]
     own = [import_module(name).FEATURE for name in names if find_spec(name)]
-    return (*own, *[point.load() for point in entry_points(group=GROUP)])
+    found: dict[str, Feature] = {}
+    for feature in (*own, *[point.load() for point in entry_points(group=GROUP)]):
+        if all(name in found for name in feature.needs):
+            found[feature.name] = feature
+    return tuple(found.values())
 
 
 def how_to_get(cls: type[Benchmark]) -> str:
@@ -194,6 +204,16 @@ def counts(manifest: Manifest) -> Counter[str]:
     return Counter({name: number for feature in features() for name, number in feature.counts(manifest).items()})
 
 
+def foreign(results: Path) -> list[Foreign]:
+    """Return the results of other programs below a results folder."""
+    return [one for feature in features() for one in feature.foreign(results)]
+
+
+def foreign_of(files: RunFiles) -> Foreign | None:
+    """Return the results of another program that are in a folder of the results."""
+    return next((one for one in foreign(files.folder.parent) if one.files.results == files.results), None)
+
+
 def pending(files: RunFiles) -> list[Pending]:
     """Return the requests of a run that a provider may still answer, and bill."""
     return [one for feature in features() for one in feature.pending(files)]
@@ -205,7 +225,7 @@ def takeovers(command: str, args: Any) -> list[Callable[[Any], int]]:
     return [_named(one.function) for one in every if one.command == command and one.when(args)]
 
 
-def reported(args: Any, runs: Sequence[Any], say: Callable[[str], None] = _say_nothing) -> None:
+def reported(args: Any, runs: Sequence[Any], say: Callable[[str], None] = lambda words: None) -> None:
     """Let features act on new reports (`harness.engine.files.Reported`)."""
     for feature in features():
         if feature.reported:
@@ -213,7 +233,7 @@ def reported(args: Any, runs: Sequence[Any], say: Callable[[str], None] = _say_n
 
 
 def function(name: str) -> Any:
-    """Return what features offer Python under a name, None for nothing."""
+    """Return what features offer under a name, None for nothing."""
     path = next((feature.functions[name] for feature in features() if name in feature.functions), None)
     return path and _named(path)
 

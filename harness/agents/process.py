@@ -3,7 +3,7 @@
 While an agent file loads or its residents play, the functions of Python in `ENDS` and `STARTS` are replaced by ones
 that refuse calls of the agent: from a slice (session.py), or from a thread that one has started. Calls of everybody
 else pass. It is no sandbox: C code (`ctypes`), a function that a package has imported by name before (`from os import
-fork`), and threads of `_thread` and of anyio are not refused. harness/config/supervision.py reports what they end.
+fork`), and threads of `_thread` and of anyio are not refused. the feature `supervision` reports what they end.
 """
 
 from __future__ import annotations

@@ -1,42 +1,32 @@
-"""Score saved answers again, without any request; also results that another program wrote (`reeval`)."""
+"""Score saved answers again, without any request (`reeval`)."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import orjson
 
 from harness import defaults
-from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark, Importer
-from harness.benchmarks import overview, registry
+from harness.benchmark import Benchmark
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
-from harness.benchmarks.tasks import parse
-from harness.benchmarks.template import AUTHORS
-from harness.config import prices, providers
 from harness.cost import DEFERRED
-from harness.engine.files import Reported, index_file, keep_foreign_text, now, stamp, write_report
+from harness.engine.files import Reported, index_file, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts, finish
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
-from harness.feature import how_to_get, pending
-from harness.model import JSON, Record, RunFacts, Where
+from harness.feature import function, pending
+from harness.model import JSON, Record
 from harness.store.files import RunFiles
-from harness.store.lock import RunLock
-from harness.store.log import lines
 from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
 from harness.store.tasks import TaskIndex
@@ -64,9 +54,6 @@ class Rescored:
     report: Report
     notes: tuple[str, ...]
     complete: bool
-
-
-# Runs of the harness
 
 
 def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
@@ -147,7 +134,8 @@ def _settle(job: Run, failed: int) -> None:
 def _price_again(job: Run, label: str) -> None:
     """Give all replies of a run the price of today, or say that there is none."""
     manifest = job.manifest
-    if price := prices.price_again(manifest, providers.read(None, os.environ)):
+    today = function("price_again")
+    if today and (price := today(manifest)):
         if manifest.tuning.get(DEFERRED) and not job.store.bill.has_deferred:
             price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
         manifest.provenance["price"] = msgspec.to_builtins(price)
@@ -183,104 +171,13 @@ def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Ite
 def _scored(records: Iterator[JSON], scores: ReportScores) -> Iterator[JSON]:
     """Yield the records on their way to a file, scored as they will be read from it, before the file is in place."""
     for data in records:
-        _add(data, scores)
+        add(data, scores)
         yield data
     scores.flush()
 
 
-def _add(data: JSON, scores: ReportScores) -> None:
+def add(data: JSON, scores: ReportScores) -> None:
+    """Score a record, as it will be read from a file."""
     key = str(data["user_id"])
     with read_of(key):  # a readable record may be nested too deeply to be written
         scores.add(Record(key, orjson.loads(orjson.dumps(data))))
-
-
-# Results of another program
-
-
-def of_another_program(found: Imported, chosen: RescoreOptions) -> Rescored:
-    """Score the results of another program on a subset, under their lock. Raise `BadInput` if they cannot be read."""
-    files = found.files
-    cls, importer = registry.importing(files.subset)
-    benchmark = cls()
-    tasks = benchmark.task_files.file_in(chosen.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
-    if not tasks.exists():
-        words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
-        raise BadInput(f"its tasks file {tasks} does not exist: {words}")
-    lock = RunLock(files.lock, time.time)
-    try:
-        with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
-            theirs = _Theirs(files, benchmark, importer, index)
-            replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
-            name, notes = files.folder.name, theirs.notes()
-            about = RunFacts(files.subset, name, name, AUTHORS, len(index), theirs.failed, notes)
-            report, more = theirs.scores.report(about)
-            if theirs.failed:
-                report = overview.with_failures(report, theirs.scores.report(about, theirs.failures)[0])
-            keep_foreign_text(files)
-            write_report(files, report, more)
-            chosen.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
-    finally:
-        lock.release()
-    return Rescored(files, report, notes, report.coverage.complete)
-
-
-@dataclass(slots=True)
-class _Theirs:
-    """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
-    steps of it, and `failed` ones answers that are failures of the endpoint: `failures` has their scores."""
-
-    files: RunFiles
-    benchmark: Benchmark
-    importer: Importer
-    index: TaskIndex
-    unknown: int = 0
-    cut: int = 0
-    failed: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
-    scores: ReportScores = field(init=False)
-    failures: ReportScores = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2))
-
-    def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
-        """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
-        seen = np.zeros(len(self.index), np.bool_)
-        for number, line in enumerate(lines(self.files.results), 1):
-            beat()
-            if not line.text.strip():
-                continue
-            where = Where(str(self.files.results), number)
-            data = self.importer.record(line.text, where)
-            position = self.index.find(str(data["user_id"]))
-            if position is None:
-                self.unknown += 1
-                yield data
-                continue
-            if seen[position]:
-                raise BadInput(f"{where}: field user_id: duplicate user")
-            seen[position] = True
-            task = parse(self.benchmark, self.index.read(position), self.index.where(position), self.files.subset)
-            if self.importer.is_partial(task, data):
-                self.cut += 1
-            else:
-                data = rescored(self.benchmark, task, data)
-                self.outcomes.update(self.benchmark.records.outcomes(data))
-                if self.importer.has_failed(data):
-                    self.failed += 1
-                    _add(data, self.failures)
-                else:
-                    data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
-                    _add(data, self.scores)
-            yield data
-        self.scores.flush()
-        self.failures.flush()
-
-    def notes(self) -> tuple[str, ...]:
-        left_out = {
-            "are not in the tasks file and are not scored.": self.unknown,
-            "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
-            "have failures of the endpoint, and are not scored; the report has figures with them, too.": self.failed,
-        }
-        excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
-        return (*self.importer.notes(self.outcomes), *excluded)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import registry, settings
@@ -24,6 +24,9 @@ from harness.store.run import RunFiles, value_text
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
 """Defaults of runs from before these settings were recorded."""
 KINDS = {"structured": get_args(Structured), "parse_retries": int}
+
+Rows = Literal["steps", "users", "responses"]
+"""What a flat row of a run is of."""
 
 
 @dataclass(frozen=True, slots=True)

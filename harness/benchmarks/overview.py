@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import msgspec
 import orjson
 from msgspec import UNSET
 
 from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
-from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
-from harness.cost import each, money_text
-from harness.model import RUN_FACTS, Block, Chart, Heading, Page, Paragraph, Series, Table, Tile
+from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Series, Table
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
@@ -30,11 +27,11 @@ def headline(report: Report) -> str:
 
 
 def _in_headline(report: Report, metric: Metric) -> str:
-    more = "; ".join(_next_to(report, metric))
+    more = "; ".join(next_to(report, metric))
     return f"{metric.name} {with_unit(metric, report.ranking(metric).value)}{more and f' ({more})'}"
 
 
-def _next_to(report: Report, metric: Metric) -> Iterator[str]:
+def next_to(report: Report, metric: Metric) -> Iterator[str]:
     """Yield what a reader of the figure that ranks must know: the published one where it is another, and the chance
     level."""
     given = report.values[metric.name].value
@@ -64,31 +61,6 @@ def _invalid(report: Report) -> str:
 def with_unit(metric: Metric, value: float | None) -> str:
     space = "" if metric.unit is None else " "
     return metric.text(value) if value is None else f"{metric.text(value)}{space}{metric.shown_unit}"
-
-
-def page(report: Report) -> Page:
-    """Return the page of a report: tiles, and its blocks."""
-    of, user = report.coverage, report.user
-    warning = "" if of.complete else f"INCOMPLETE: {covered(report, user)} are scored, {of.failed_users} failed"
-    return Page(
-        f"{called(report)} · {report.heading} ({report.subset})",
-        warning,
-        tuple(_tiles(report)),
-        tuple(blocks(report)),
-    )
-
-
-def _tiles(report: Report) -> Iterator[Tile]:
-    for metric in (report.units[name] for name in report.headline):
-        by = report.ranking(metric)
-        unit = "" if by.value is None else f" {metric.shown_unit}"
-        interval = [f"95 % interval {metric.span(by.ci95)}"] if by.ci95 else []
-        yield Tile(metric.name, metric.text(by.value) + unit, "; ".join([*interval, *_next_to(report, metric)]))
-    of = report.coverage
-    yield Tile(f"{report.user}s scored", str(of.scored_users), f"of {of.expected_users}")
-    if report.cost and report.cost.money:
-        of_each = money_text(each([report.cost.money], of.scored_users))
-        yield Tile("cost", money_text([report.cost.money]), of_each and f"{of_each} a {report.user}")
 
 
 def blocks(report: Report) -> Iterator[Block]:
@@ -186,25 +158,6 @@ def _setting(name: str, value: object) -> str:
     return f"{name} {short_hash(text) if name.endswith('_sha256') else text}"
 
 
-def with_failures(report: Report, of_all: Report) -> Report:
-    """Return a report of another program's results with the figures `of_all`, in which failures count as empty."""
-    user, units = report.user, report.units
-    table = Table(
-        ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
-        tuple(
-            (*_row(units[name], of)[:3], str(of.users), *_row(units[name], of_all.values[name])[2::2])
-            for name, of in _shown(report).items()
-        ),
-    )
-    words = (
-        f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint. The program that "
-        "wrote them counts each as an empty answer; so do the figures under `with`, and no others in this report."
-    )
-    sections = Heading("With failures as empty answers"), Paragraph(words), table, *report.sections
-    details = {**report.details, "with_failures": msgspec.to_builtins(of_all.values)}
-    return msgspec.structs.replace(report, sections=sections, details=details)
-
-
 def plain(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
@@ -218,10 +171,10 @@ def _scores(report: Report) -> Iterator[Block]:
         ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance),
         tuple(
             (
-                *_row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
+                *row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
                 *(_of_chance(report, units[name]) for _ in chance),
             )
-            for name, of in _shown(report).items()
+            for name, of in shown(report).items()
         ),
     )
     if chance:
@@ -236,11 +189,9 @@ def _scores(report: Report) -> Iterator[Block]:
             f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
             "`compare --plan` computes it for other cases."
         )
-    if lower := [name for name in _shown(report) if units[name].lower_is_better]:
+    if lower := [name for name in shown(report) if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
-    if by := [
-        f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in _shown(report)
-    ]:
+    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in shown(report)]:
         yield Paragraph(
             "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
             f"cannot win: {', '.join(by)}."
@@ -262,7 +213,7 @@ def _of_difference(metric: Metric, value: float) -> str:
     return f"{metric.text(value)} {metric.difference_unit}"
 
 
-def _shown(report: Report) -> dict[str, Value]:
+def shown(report: Report) -> dict[str, Value]:
     """Return the values without those that rank a metric and are equal to it."""
     values, same = report.values, set[str]()
     for name, metric in report.units.items():
@@ -271,7 +222,7 @@ def _shown(report: Report) -> dict[str, Value]:
     return {name: of for name, of in values.items() if name not in same}
 
 
-def _row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
+def row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
     """Return the cells of a figure; one that may be below 0 is a difference, so it has a sign.
 
     A secondary metric of a benchmark with intervals of its own has none, whatever the number of users.

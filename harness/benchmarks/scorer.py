@@ -28,8 +28,7 @@ from harness.errors import BenchmarkError, in_brief
 from harness.model import Record, RunFacts
 from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
-from harness.scoring.intervals import interval, moments, parts
-from harness.scoring.planning import detectable
+from harness.scoring.intervals import detectable, interval, moments, parts
 
 Counts = NDArray[np.int64]
 

@@ -20,10 +20,9 @@ from typing import Any, NoReturn
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
-from harness.config import options, secrets, settings_file, user_files
-from harness.config.settings_file import FileKey
+from harness.config import options, secrets
 from harness.errors import BadInput, in_brief
-from harness.feature import Command, features
+from harness.feature import EVERY, Command, features, function
 from harness.model import JSON
 from harness.option import Option, options_of
 from harness.printable import on_one_line
@@ -36,15 +35,10 @@ CORE: Mapping[str, str] = {
     "resume": "continue unfinished runs, each with its own endpoint",
     "reeval": "score saved answers again, without any request",
     "report": "make the pages of a run again, or without a name one page over all runs",
-    "sample": "write a nested share of a tasks file",
-    "synth": "write synthetic tasks of any size",
     "status": "show the state of every run",
-    "remove": "set runs aside, under other names in their folders; nothing is deleted",
 }
 LAST: Mapping[str, str] = {
     TRUST: "allow the settings file and the providers file of this folder, as they are now",
-    "config": "show the options that a command would have, and where each value comes from",
-    "completion": "print a script that lets a shell complete commands, options and run names",
 }
 QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.options:ResumeOptions"}
 """Classes of options apart from the module of their command, which takes a while to import."""
@@ -77,8 +71,7 @@ class Interface:
     @property
     def own(self) -> tuple[Option, ...]:
         """Return the options of the class."""
-        every = options_of(self.cls)
-        return tuple([one for one in every if one.name != "settings_file"]) if self.command == TRUST else every
+        return options_of(self.cls)
 
     @property
     def every(self) -> tuple[Option, ...]:
@@ -103,7 +96,7 @@ class Parsed:
     interface: Interface
     args: Any
     words: Sequence[str]
-    settings: Mapping[str, FileKey]
+    settings: Mapping[str, Any]
 
     def execute(self) -> int:
         code: int = import_module(COMMANDS[self.interface.command].module).execute(self.args)
@@ -118,21 +111,15 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     typed = typed_values(interface, words)
     if name == RUN and typed.get("benchmark", defaults.BENCHMARK) != named_benchmark(interface.own, words):
         raise BadInput(f"name the benchmark before its settings: run {typed['benchmark']} ...")
-    found = user_files.read(settings_file.FILE, settings_file.named(words), os.environ) if name != TRUST else None
-    return completed(interface, typed, found, words)
+    return completed(interface, typed, words)
 
 
-def completed(
-    interface: Interface, typed: Mapping[str, Any], found: user_files.Document | None, words: Sequence[str] = ()
-) -> Parsed:
+def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[str] = ()) -> Parsed:
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
     for one, other in _rivals(interface.own, typed):
         raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
-    given = settings_file.NOTHING
-    if found is not None:
-        call = settings_file.Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, _known)
-        named = typed.get("benchmark", defaults.BENCHMARK if interface.command == RUN else "")
-        given = settings_file.given(found, call, named, frozenset(typed), os.environ)
+    of_file = function("settings_of") if interface.command != TRUST else None
+    given = of_file(interface, typed) if of_file else options.Given()
     if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
         raise BadInput(f"{interface.command} needs {flags}")
@@ -178,8 +165,7 @@ def called(
             typed |= {one.name: one.value(values[one.name])} if values.get(one.name) is not None else {}
         except ValueError as error:
             raise BadInput(f"{named[one.name]}: {error}") from None
-    found = user_files.read(settings_file.FILE, typed.get("settings_file"), os.environ)
-    return completed(interface, typed, found)
+    return completed(interface, typed)
 
 
 @cache
@@ -191,7 +177,8 @@ def shape(name: str) -> type[options.Options]:
     else:
         module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
         own = getattr(import_module(module), attribute)
-    added = [cls for feature in features() for cls, commands in feature.options.items() if name in commands]
+    wanted = {name} if name == TRUST else {name, *EVERY}
+    added = [cls for one in features() for cls, names in one.options.items() if not wanted.isdisjoint(names)]
     made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(
         type(own.__name__, (*reversed(added), own), {"__doc__": f"Options of `{name}`."})
     )
@@ -231,7 +218,7 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
     return defaults.BENCHMARK
 
 
-def _known() -> dict[str, list[Option]]:
+def all_options() -> dict[str, list[Option]]:
     """Return all options of all commands, by their flags without dashes."""
     found: dict[str, list[Option]] = {"help": [], "help-all": []}
     for name in COMMANDS:
@@ -239,6 +226,11 @@ def _known() -> dict[str, list[Option]]:
             for flag in one.flags:
                 found.setdefault(flag.lstrip("-"), []).append(one)
     return found
+
+
+def settings_of(flag: str) -> str | None:
+    """Return the benchmark that ships and has this flag, None if none has it."""
+    return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
 
 
 # argparse
@@ -334,7 +326,7 @@ class Parser(argparse.ArgumentParser):
         """Return the message on an unknown option: whose it is, or the nearest known one."""
         return (
             f"unknown option {flag}{near(flag, self._every)}"
-            if not (owner := settings_file.settings_of(flag))
+            if not (owner := settings_of(flag))
             else (f"{flag} is an option of `run {owner}`")
         )
 

@@ -1,4 +1,4 @@
-"""`reeval`: score saved answers again, without any request; also results that another program wrote."""
+"""`reeval`: score saved answers again, without any request; also results of other programs that a feature reads."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def execute(args: Options) -> int:
         args.results_dir, args.tasks_dir, args.reparse, args.new_prices, partial(reported, args)
     )
     codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label)
-    more, unread = selection.each(
-        theirs, lambda of: _shown(rescoring.of_another_program(of, chosen)), lambda of: str(of.files.results)
-    )
+    more, unread = selection.each(theirs, lambda of: _shown(of.scored_again(chosen)), lambda of: str(of.files.results))
     return max(skipped, unnamed, *codes, *more, failed, unread)
 
 

@@ -14,10 +14,9 @@ from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.commands.launch import launch
-from harness.config import address, models, options, origin, prices, providers
+from harness.config import address, models, options, origin, providers
 from harness.config.options import ResumeOptions
 from harness.config.plan import Plan, Terms, Way, sampling_again
-from harness.cost import Price
 from harness.endpoint.connect import usable
 from harness.errors import BadInput
 from harness.feature import extensions, reported
@@ -87,6 +86,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
         found = address.again(args, provenance, os.environ, first.name, provider, own=own)
         for one in found.addresses:
             usable(one)
+    today = found and models.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
     tuning = options.tuning(args, _lower({**manifest.tuning}, found))
     return Plan(
         name=first.name,
@@ -96,7 +96,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
         results=args.results_dir,
         way=Way(
             found,
-            _price(found, manifest.identity["model"], args) or manifest.price,
+            today or manifest.price,
             providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
             headers=tuple(name for name, _ in args.extra_header),
             address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
@@ -112,11 +112,6 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
             earlier=manifest,
         ),
     )
-
-
-def _price(found: address.Found | None, model: str, args: ResumeOptions) -> Price | None:
-    """Return the price of today, None if it is not known."""
-    return prices.price_of(found, model, providers.read(args.providers, os.environ)) if found else None
 
 
 def _lower(tuning: JSON, found: address.Found | None) -> JSON:

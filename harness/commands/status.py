@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +13,6 @@ import msgspec
 from rich.console import Console
 
 from harness.analysis import selection
-from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import loaded
 from harness.benchmarks.usage import USAGE
@@ -26,7 +24,7 @@ from harness.feature import features, pending
 from harness.model import JSON
 from harness.printable import on_one_line
 from harness.store.lock import held
-from harness.store.log import lines, objects
+from harness.store.log import objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import bill_of
 from harness.ui import table
@@ -55,7 +53,7 @@ def execute(args: Options) -> int:
     if not args.runs:
         found = selection.without_merged(found)
     rows, failed = selection.each(found, _row, lambda run: run.label)
-    rows += map(_imported_row, theirs)
+    rows += [of.row(_named({}, None)) for of in theirs]
     rows = [{**row, "percent": _percent(row)} for row in rows]
     if args.json:
         show_json(rows)
@@ -182,23 +180,6 @@ def _named(usage: Mapping[str, int], cost: Cost | None) -> JSON:
     """Return the columns of a usage; None for counts that it lacks."""
     named = {{"untold": "requests_without_usage"}.get(name, name): usage.get(name) for name in USAGE}
     return {**named, "cost": msgspec.to_builtins(cost)}
-
-
-def _imported_row(of: Imported) -> JSON:
-    """Return the row of another program's results; how many users they should have is unknown until they are scored."""
-    report, results = of.report if of.is_current else None, of.files.results
-    coverage = report.coverage if report else None
-    return {
-        "name": of.name,
-        "subset": of.files.subset,
-        "model": of.name,
-        "state": "scored" if report else "not scored (reeval it)",
-        "users": coverage.expected_users if coverage else None,
-        "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text.strip()),
-        "failed": coverage.failed_users if coverage else 0,
-        **_named({}, None),
-        "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
-    }
 
 
 def _state(run: SavedRun) -> str:

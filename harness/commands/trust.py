@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from harness.benchmarks.files import input_file
-from harness.config import options, providers, settings_file, user_files
+from harness.config import options, providers, user_files
 from harness.errors import BadInput
 from harness.ui.streams import can_ask, show, tell
 
@@ -22,9 +22,9 @@ class Options(options.Options):
 
 
 def execute(args: Options) -> int:
-    found = [path for path in map(Path, (settings_file.FILE, providers.FILE)) if os.path.isfile(path)]
+    found = [path for path in map(Path, (user_files.SETTINGS, providers.FILE)) if os.path.isfile(path)]
     if not found:
-        raise BadInput(f"there is neither {settings_file.FILE} nor {providers.FILE} in {Path.cwd()}")
+        raise BadInput(f"there is neither {user_files.SETTINGS} nor {providers.FILE} in {Path.cwd()}")
     for path in found:
         _allow(path)
     return 0

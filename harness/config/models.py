@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import defaults
-from harness.config import address, config_file, options, prices, providers
+from harness.config import address, config_file, options, providers
 from harness.config.options import RunOptions
 from harness.config.providers import Book, Provider, QueuedModel
 from harness.cost import Price
@@ -17,6 +17,7 @@ from harness.endpoint import quirks
 from harness.endpoint.connect import usable
 from harness.endpoint.request_body import Sampling
 from harness.errors import BadInput
+from harness.feature import function
 from harness.model import JSON, Message, Request
 from harness.ui.streams import tell
 
@@ -86,7 +87,13 @@ def resolve(
     )
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else given.tuning if given else {}
-    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book), entry.features)
+    return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.features)
+
+
+def price_of(found: address.Found | None, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint, None if it is not known, and for a baseline, which costs nothing."""
+    known = function("price_of")
+    return known(found, model, book) if known and found else None
 
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,12 +17,10 @@ from harness.benchmarks import registry
 from harness.chat import Structured
 from harness.config.fields import CONCURRENCY, SECONDS
 from harness.config.fields import header as checked_header
-from harness.config.user_files import user_folder
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, in_brief
 from harness.model import JSON, Snapshots
 from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
-from harness.store.outputs import Outputs
 
 NAME_BYTES = 200
 """Longest name of a run: file systems allow 255, and backups append to names."""
@@ -92,6 +90,17 @@ class Fallback:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
+    values as words of a command line."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    fallback: Fallback | None = None
+    places: Mapping[str, Any] = field(default_factory=dict)
+    words: Sequence[str] = ()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
     """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
@@ -101,10 +110,6 @@ class Options:
     typed: frozenset[str] = frozenset()
     places: Mapping[str, object] | None = None
     fallback: Fallback | None = None
-    settings_file: Path | None = option(
-        None, "your own settings file (default: harness.toml here, or in ~/.config/behavior-harness)",
-        flags="--settings", once=True,
-    )  # fmt: skip
 
     def source(self, name: str) -> str:
         """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
@@ -180,11 +185,6 @@ class Forced(Options):
     """Whether outputs may replace files of others."""
 
     force: bool = option(False, "replace files of the outputs' names that the harness did not write", once=True)
-
-    def outputs(self) -> Outputs:
-        """Return what the outputs of a command may replace."""
-        found = user_folder(os.environ, "XDG_STATE_HOME", ".local/state")
-        return Outputs(self.force, found / "outputs" if found else None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -389,9 +389,9 @@ def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
     """Return the tuning of a command: from its options, else from an earlier process of the run, else defaults."""
     earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
     made: JSON = {}
-    for field in fields(defaults.Tuning):
-        values = getattr(options, field.name), earlier.get(field.name), field.default
-        made[field.name] = next((value for value in values if value is not None), None)
+    for one in fields(defaults.Tuning):
+        values = getattr(options, one.name), earlier.get(one.name), one.default
+        made[one.name] = next((value for value in values if value is not None), None)
     if options.concurrency is None and "concurrency" in earlier:
         made["concurrency"] = earlier["concurrency"]  # None, too: `auto`
     else:

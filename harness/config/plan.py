@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from harness import __version__, defaults
+from harness.agents import hash_seed
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
 from harness.benchmarks.registry import check_baseline
-from harness.config import hash_seed
 from harness.config.address import Found, key_check
 from harness.cost import Price
 from harness.endpoint.request_body import Sampling

@@ -28,6 +28,7 @@ from harness.ui.streams import tell
 
 APPLICATION = "behavior-harness"
 """The folder of the user's own files, below those that the XDG base directory specification names."""
+SETTINGS = "harness.toml"
 LARGEST = 1 << 20
 """Bytes of a file."""
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
-from harness.benchmarks.files import DOCUMENT_MOST, content, holds
+from harness.benchmarks.files import holds
 from harness.benchmarks.overview import blocks
-from harness.benchmarks.reports import Report, encoded, read
+from harness.benchmarks.reports import Report, encoded
 from harness.config import origin
-from harness.errors import BadInput
 from harness.model import Where
 from harness.report import text
 from harness.store import atomic
@@ -80,18 +79,6 @@ def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes], dis
     atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode(), disk=disk)
     for name, made in more.items():
         atomic.write(files.folder / name, made, disk=disk)
-
-
-def keep_foreign_text(files: RunFiles) -> None:
-    """Set the text report aside if it is another program's: not what the JSON report next to it gives."""
-    path = files.report("txt")
-    try:
-        report = read(content(files.report("json"), DOCUMENT_MOST))
-        is_ours = holds(path, text.rendered(list(blocks(report))).encode())
-    except (OSError, BadInput):
-        is_ours = False
-    if not is_ours:
-        atomic.set_aside_any([path], stamp())
 
 
 def now() -> str:

@@ -16,8 +16,9 @@ from harness.endpoint.address import Address
 from harness.endpoint.baselines import Baselines
 from harness.endpoint.client import Client
 from harness.endpoint.quirks import Adapted
-from harness.endpoint.replicas import Replicas
 from harness.endpoint.transport import Transport
+from harness.errors import BadInput
+from harness.feature import function
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,11 @@ async def open_transport(
         await held.enter_async_context(client)
         clients.setdefault((route.account, address), client)
         opened.append((address.shown, client))
-    several = Replicas(opened, time.monotonic, listener.replica) if len(opened) > 1 else None
+    several = None
+    if len(opened) > 1:
+        if (balanced := function("balanced")) is None:
+            raise BadInput("several addresses for one model need a feature that is not there: name one")
+        several = balanced(opened, time.monotonic, listener.replica)
     transport = Adapted(
         several or opened[0][1], route.known, route.stream, listener.learned, route.given, route.needs_schema
     )

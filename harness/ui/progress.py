@@ -13,6 +13,7 @@ from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
 
+from harness.feature import function
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.printable import on_one_line
 from harness.ui import words
@@ -37,10 +38,8 @@ class Display(Protocol):
 
 def display(console: Console) -> Display:
     """Return a live display for a notebook and for a terminal that can move its cursor, plain lines otherwise."""
-    if console.is_jupyter:
-        from harness.ui.notebook import NotebookDisplay  # which needs IPython
-
-        return NotebookDisplay()
+    if console.is_jupyter and (made := function("notebook_display")):
+        return made()  # type: ignore[no-any-return]
     return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(console)
 
 

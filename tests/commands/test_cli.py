@@ -551,6 +551,7 @@ def theirs(folder: Path, tasks: Path) -> Path:
 @pytest.mark.parametrize(("name", "code"), [("*", 2), ("whol[e]", 2), ("w????", 2), ("whole", 1)])
 def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -> None:
     """`reeval --name '*'` is about the run of that very name: others are not scored again."""
+    pytest.importorskip("harness.features.imports")
     path = theirs(tmp_path / "whole", tasks)
     before = path.read_bytes()
     assert main(["reeval", "--name", name, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == code
@@ -837,7 +838,11 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [("stats", "harness.report.xlsx.workbook"), ("report", "harness.report.html.page"), ("reeval", MERGED)],
+    [
+        ("stats", "harness.features.documents.xlsx.workbook"),
+        ("report", "harness.features.documents.html.page"),
+        ("reeval", MERGED),
+    ],
 )
 @pytest.mark.parametrize("lacking", [more_than_there_is, bare])
 def test_memory_that_runs_out_in_a_command_is_one_sentence(

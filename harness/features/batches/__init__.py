@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from harness.cost import Pending
 from harness.errors import BadInput
@@ -34,16 +35,6 @@ def by_batches(manifest: Manifest) -> bool:
     return manifest.tuning.get(TUNING) is True
 
 
-def _check(files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
-    if not by_batches(manifest) and NAME not in allowed and (left := outstanding(files)):
-        there = plural(len(left), "batch", "batches")
-        raise BadInput(f"{files.folder}, {files.subset}: {there} may be at the provider: use --batch, or {GIVE_UP}")
-
-
-def _pending(files: RunFiles) -> Iterable[Pending]:
-    return [one.pending for one in outstanding(files)]
-
-
 def _wave(files: RunFiles, manifest: Manifest) -> JSON | None:
     """Return how far a run was when its process last looked; None for one without batches."""
     if not (known := submissions(files.log(NAME))):
@@ -57,14 +48,26 @@ def _words(wave: JSON) -> str:
     return f"{wave['number']}{left if wave['batches'] else ''}"
 
 
-FEATURE = Feature(
+class _Batches(Feature):
+    def is_on(self, args: Any) -> bool:
+        return bool(args.batch)
+
+    def again(self, manifest: Manifest) -> bool:
+        return by_batches(manifest)
+
+    def check(self, files: RunFiles, manifest: Manifest, allowed: Collection[str]) -> None:
+        if not by_batches(manifest) and NAME not in allowed and (left := outstanding(files)):
+            there = plural(len(left), "batch", "batches")
+            raise BadInput(f"{files.folder}, {files.subset}: {there} may be at the provider: use --batch, or {GIVE_UP}")
+
+    def pending(self, files: RunFiles) -> Iterable[Pending]:
+        return [one.pending for one in outstanding(files)]
+
+
+FEATURE = _Batches(
     "batches",
     options={Batch: PLAYING},
-    is_on=lambda args: bool(args.batch),
     extension="harness.features.batches.batches:Batches",
-    again=by_batches,
-    check=_check,
     logs=(NAME,),
-    pending=_pending,
     column=Column("waves", _wave, _words),
 )

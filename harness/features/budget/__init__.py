@@ -87,12 +87,19 @@ def words_in(manifest: Manifest) -> Any:
     return {**manifest.tuning}.get(TUNING)
 
 
-FEATURE = Feature(
+class _Budget(Feature):
+    def is_on(self, args: Any) -> bool:
+        return args.budget is not None or getattr(args, "queue", None) is not None
+
+    def again(self, manifest: Manifest) -> bool:
+        return words_in(manifest) is not None
+
+
+FEATURE = _Budget(
     "budget",
+    needs=("prices",),
     options={Budget: PLAYING},
-    is_on=lambda args: args.budget is not None or getattr(args, "queue", None) is not None,
     extension="harness.features.budget.budgets:Budgets",
-    again=lambda manifest: words_in(manifest) is not None,
     functions={"BudgetReached": "harness.features.budget:BudgetReached"},
     queued={TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")},
 )

@@ -4,6 +4,7 @@ from harness.feature import Command, Feature
 
 FEATURE = Feature(
     "check",
+    needs=("documents",),
     commands={
         "check-benchmark": Command(
             "harness.features.check.command",

@@ -22,13 +22,13 @@ from harness.benchmark import VALID, Benchmark, Means, Task, remark
 from harness.benchmarks import registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.cards import ReportCards
-from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described
 from harness.engine import play
 from harness.errors import BadInput, BenchmarkError, HarnessError
 from harness.features.check import line_changes
+from harness.features.documents.cards import ReportCards
+from harness.features.documents.overview import page
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 
 FEW = 3

@@ -4,6 +4,7 @@ from harness.feature import Command, Feature
 
 FEATURE = Feature(
     "compare",
+    needs=("documents",),
     commands={
         "compare": Command(
             "harness.features.compare.command",

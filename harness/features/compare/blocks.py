@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from harness.benchmark import Metric
+from harness.features.documents.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
-from harness.report.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 from harness.ui.words import plural
 

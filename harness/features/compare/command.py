@@ -14,11 +14,13 @@ from harness.errors import BadInput
 from harness.features.compare import blocks as compared
 from harness.features.compare import pairs, planning
 from harness.features.compare.paired import RESAMPLES
+from harness.features.documents import xlsx
+from harness.features.documents.outputs import Outputs
 from harness.model import JSON, Block
 from harness.option import file_of, number, option, whole
-from harness.report import text, xlsx
+from harness.report import text
 from harness.report.text import Findings
-from harness.scoring.planning import POWER
+from harness.scoring.intervals import POWER
 from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell
@@ -70,14 +72,14 @@ class Options(options.Forced, options.AsJson, options.Earlier):
 def execute(args: Options) -> int:
     if not args.plan and not args.difference is args.power is args.family is None:
         raise BadInput("--difference, --power and --family are for --plan")
-    outputs = args.outputs()
+    outputs = Outputs.of(args)
     written = [path for path in (args.out, args.html) if path is not None]
     outputs.check(*written)
     data, blocks, sheets = _compared(args)
     if args.out is not None:
         xlsx.write(args.out, sheets(data), outputs)
     if args.html is not None:
-        from harness.report import html  # its template engine, which the other formats need not wait for
+        from harness.features.documents import html
 
         title = f"{', '.join(run['name'] for run in data['runs'])}: {'users needed' if args.plan else 'compared'}"
         atomic.make_folder(args.html.parent)

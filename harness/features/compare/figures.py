@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.sides import Side, common
 from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
+from harness.features.compare.sample_size import UNTIED, needed
+from harness.features.compare.sides import Side, common
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Moments, interval, moments, standard_error
-from harness.scoring.planning import UNTIED, needed
 
 SEED = 20_250
 ALL = "all"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.sides import Side
 from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.paired import Mask, Pair, effects
+from harness.features.compare.sides import Side
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments

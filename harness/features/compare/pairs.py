@@ -9,12 +9,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.analysis import sides as runs
-from harness.analysis.sides import Side, Subset
 from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
 from harness.features.compare import figures, planning, verdicts, warnings
+from harness.features.compare import sides as runs
 from harness.features.compare.figures import Stratum
+from harness.features.compare.sides import Side, Subset
 from harness.model import JSON
 
 FORMAT = 3

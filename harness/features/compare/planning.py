@@ -7,16 +7,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.sides import Side, Subset
 from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.blocks import users_needed
 from harness.features.compare.figures import Stratum
+from harness.features.compare.sample_size import needed
+from harness.features.compare.sides import Side, Subset
+from harness.features.documents.xlsx import Sheet
 from harness.model import JSON, Block, Heading, Paragraph, Table
-from harness.report.xlsx import Sheet
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import moments, parts
-from harness.scoring.planning import needed
 
 TWIN = 2.0
 """Variance of the difference of two runs that are as spread as one of them and not correlated, in that of the one."""

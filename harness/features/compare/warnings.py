@@ -9,14 +9,14 @@ from typing import Any
 
 import orjson
 
-from harness.analysis.imported import Imported
-from harness.analysis.sides import Side, Subset, common
 from harness.benchmark import VALID
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import sentence_on_invalid
 from harness.benchmarks.scorer import Figures
+from harness.feature import foreign_of
 from harness.features.compare.figures import number
 from harness.features.compare.paired import Pair
+from harness.features.compare.sides import Side, Subset, common
 from harness.model import JSON
 from harness.store.manifest import differences, value_text
 
@@ -50,7 +50,8 @@ def _covered(side: Side, both: Sequence[str]) -> JSON:
         "answers_on_common": _answers(side, both),
     }
     if saved is None:
-        if (report := Imported(side.of.files).report) is None:
+        theirs = foreign_of(side.of.files)
+        if theirs is None or (report := theirs.report) is None:
             return found
         return found | {"expected": report.coverage.expected_users, "failed": report.coverage.failed_users}
     return found | {

@@ -23,7 +23,7 @@ class Estimate:
 
 FEATURE = Feature(
     "estimate",
+    needs=("preview",),
     options={Estimate: ("run",)},
-    is_on=lambda args: bool(getattr(args, "estimate", False) or getattr(args, "yes", False)),
     extension="harness.features.estimate.first_users:FirstUsers",
 )

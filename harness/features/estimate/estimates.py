@@ -21,12 +21,12 @@ from harness.config.plan import Plan
 from harness.cost import Price, cost_of, rounded
 from harness.engine.accounts import group, tuning_of
 from harness.engine.lane import Lane
-from harness.engine.rehearsal import rehearsed
 from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.features.estimate import forecast
 from harness.features.estimate.forecast import Pace, parallel
 from harness.features.estimate.prediction import Array, Range, together, total
+from harness.features.preview.rehearsal import rehearsed
 from harness.model import RunUsage
 from harness.store import log
 from harness.store.run import count_line

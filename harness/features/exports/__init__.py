@@ -23,6 +23,7 @@ class Track:
 
 FEATURE = Feature(
     "exports",
+    needs=("plays", "documents"),
     commands={
         "export": Command(
             "harness.features.exports.command",
@@ -30,7 +31,6 @@ FEATURE = Feature(
         )
     },
     options={Track: PLAYING},
-    is_on=lambda args: args.track is not None,
     extension="harness.features.exports.track:Track",
     functions={"export": "harness.features.exports.command:export"},
 )

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from harness.analysis import plays, rows, selection
-from harness.analysis.saved_runs import SavedRun
+from harness.analysis import selection
+from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.reports import loaded
 from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, ExitCode
+from harness.features.documents.outputs import Outputs
 from harness.features.exports import TRACKERS, formats, inspect_log, trackers
+from harness.features.plays import plays, rows
 from harness.model import JSON
 from harness.option import option
 from harness.store import atomic
@@ -35,7 +37,7 @@ class Options(options.Forced, options.Earlier):
         "send the runs there",
     )
     model: str | None = None
-    rows: rows.Rows | None = option(None, "what each row is: a step (default), a user or a response")
+    rows: Rows | None = option(None, "what each row is: a step (default), a user or a response")
     out: str | None = option(
         None,
         f"a file ({', '.join(FORMATS)}) for all rows together, or a folder (default: each run's own)",
@@ -72,10 +74,10 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -
     """Write the rows of all runs into one file."""
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
-    args.outputs().check(path)
+    Outputs.of(args).check(path)
     if form != INSPECT:
         atomic.make_folder(path.parent)
-        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), args.outputs())
+        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), Outputs.of(args))
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
@@ -92,13 +94,13 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
     if form == INSPECT:
         _log(run, folder / f"export_{run.files.subset}.eval", args)
         return
-    path = folder / f"export_{args.rows or rows.ROWS[0]}_{run.files.subset}{ENDINGS[form]}"
-    count = formats.write(path, form, _rows(run, args), args.outputs())
+    path = folder / f"export_{args.rows or 'steps'}_{run.files.subset}{ENDINGS[form]}"
+    count = formats.write(path, form, _rows(run, args), Outputs.of(args))
     tell(f"{run.label}: {plural(count, 'row')}: {path}")
 
 
 def _rows(run: SavedRun, args: Options) -> Iterator[JSON]:
-    return rows.rows(run, args.rows or rows.ROWS[0], args.tasks_dir, args.results_dir)
+    return rows.rows(run, args.rows or "steps", args.tasks_dir, args.results_dir)
 
 
 def _log(run: SavedRun, path: Path, args: Options) -> None:
@@ -106,14 +108,14 @@ def _log(run: SavedRun, path: Path, args: Options) -> None:
     atomic.make_folder(path.parent)
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         of = loaded(report) if report.exists() else None
-        count = inspect_log.write(path, run, played, of, args.outputs())
+        count = inspect_log.write(path, run, played, of, Outputs.of(args))
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
 
 
 def export(  # noqa: PLR0913
     *runs: str,
     format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = None,
-    rows: rows.Rows | None = None,
+    rows: Rows | None = None,
     out: str | Path | None = None,
     subset: str | Sequence[str] | None = None,
     results_dir: str | Path | None = None,

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import orjson
 
 from harness.errors import BadInput, to_install
+from harness.features.documents.outputs import Outputs
 from harness.model import JSON
 from harness.printable import in_cell
-from harness.store.outputs import Outputs
 
 Scalar = bool | int | float | str | None
 SCALARS = (bool, int, float, str)

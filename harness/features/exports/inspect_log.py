@@ -17,16 +17,16 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from harness import __version__
-from harness.analysis.plays import Exchange, Plays, Transcript, cost, seconds
-from harness.analysis.rows import records, steps_of, values_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
+from harness.features.documents.outputs import Outputs
 from harness.features.exports.formats import as_json
+from harness.features.plays.plays import Exchange, Plays, Transcript, cost, seconds
+from harness.features.plays.rows import records, steps_of, values_of
 from harness.model import JSON, Message
 from harness.store.manifest import COMPLETE, INCOMPLETE
-from harness.store.outputs import Outputs
 
 VERSION = 2
 STATUS = {COMPLETE: "success", INCOMPLETE: "error"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from harness.benchmark import Benchmark
 from harness.feature import Command, Feature
@@ -16,16 +17,20 @@ class Fetch:
     fetch: bool = option(False, "first download tasks that are missing, as `fetch` does")
 
 
-def _how_to_get(cls: type[Benchmark]) -> str:
-    named = cls.origin.spec if cls.origin else cls.name
-    return f"`harness fetch {named}` downloads them (data set {cls.task_files.data_set} of the Hugging Face Hub)"
+class _Fetch(Feature):
+    def is_on(self, args: Any) -> bool:
+        return True  # each run records where its tasks are from
+
+    def how_to_get(self, cls: type[Benchmark]) -> str:
+        if not cls.task_files.data_set:
+            return ""
+        named = cls.origin.spec if cls.origin else cls.name
+        return f"`harness fetch {named}` downloads them (data set {cls.task_files.data_set} of the Hugging Face Hub)"
 
 
-FEATURE = Feature(
+FEATURE = _Fetch(
     "fetch",
     commands={"fetch": Command("harness.features.fetch.command", "download a benchmark's tasks")},
     options={Fetch: ("run",)},
-    is_on=lambda args: True,  # each run records where its tasks are from
     extension="harness.features.fetch.data_set:DataSet",
-    how_to_get=lambda cls: _how_to_get(cls) if cls.task_files.data_set else "",
 )

@@ -34,24 +34,23 @@ def multiple_of(manifest: Manifest) -> float:
     return float(found) if isinstance(found, int | float) and 1 <= found <= MOST else 0.0
 
 
-def counted(manifest: Manifest) -> Mapping[str, int]:
-    tuning: JSON = {**manifest.tuning}
-    number = tuning.get(HEDGED)
-    return {HEDGED: number} if isinstance(number, int) and number > 0 else {}
+class _Hedging(Feature):
+    def again(self, manifest: Manifest) -> bool:
+        return multiple_of(manifest) > 0
+
+    def counts(self, manifest: Manifest) -> Mapping[str, int]:
+        tuning: JSON = {**manifest.tuning}
+        number = tuning.get(HEDGED)
+        return {HEDGED: number} if isinstance(number, int) and number > 0 else {}
+
+    def notes(self, manifest: Manifest) -> Iterator[str]:
+        for count in self.counts(manifest).values():
+            yield f"--hedge sent {count} slow requests a second time, so some of them may have been billed twice."
 
 
-def _notes(manifest: Manifest) -> Iterator[str]:
-    for count in counted(manifest).values():
-        yield f"--hedge sent {count} slow requests a second time, so some of them may have been billed twice."
-
-
-FEATURE = Feature(
+FEATURE = _Hedging(
     "hedging",
     options={Hedge: PLAYING},
-    is_on=lambda args: args.hedge is not None,
     extension="harness.features.hedging.hedging:Hedging",
-    again=lambda manifest: multiple_of(manifest) > 0,
-    notes=_notes,
-    counts=counted,
     against_stragglers="--hedge 3 sends a second try",
 )

@@ -13,7 +13,7 @@ from harness.engine.extension import Extension
 from harness.engine.lane import Lane, Send, User
 from harness.engine.replay import Asked
 from harness.errors import TransportFault
-from harness.features.hedging import HEDGED, TUNING, counted, multiple_of
+from harness.features.hedging import FEATURE, HEDGED, TUNING, multiple_of
 from harness.model import JSON, Reply
 from harness.store.manifest import Manifest
 
@@ -40,7 +40,7 @@ class Hedging(Extension):
             def warned(fault: TransportFault, number: int) -> None:
                 if fault.kind == HEDGED:
                     manifest = user.run.manifest
-                    cast(JSON, manifest.tuning)[HEDGED] = counted(manifest).get(HEDGED, 0) + 1
+                    cast(JSON, manifest.tuning)[HEDGED] = FEATURE.counts(manifest).get(HEDGED, 0) + 1
                 warn(fault, number)
 
             return await send(user, asked, warned)

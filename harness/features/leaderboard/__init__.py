@@ -4,6 +4,7 @@ from harness.feature import Command, Feature, Instead
 
 FEATURE = Feature(
     "leaderboard",
+    needs=("documents", "compare"),
     commands={
         "stats": Command(
             "harness.features.leaderboard.command",

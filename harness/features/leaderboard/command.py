@@ -13,17 +13,18 @@ from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.imported import imported
 from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, MachineError, in_brief
+from harness.feature import foreign
+from harness.features.documents import xlsx
+from harness.features.documents.outputs import Outputs
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
 from harness.features.leaderboard.grid import Grid, Number, Standing
 from harness.features.leaderboard.reports import Scored, read, without_merged
 from harness.features.leaderboard.tables import MetricTable
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.option import file_of, folder, option
-from harness.report import xlsx
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
@@ -74,7 +75,7 @@ def execute(args: Options) -> int:
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     if args.into:
-        args.outputs().check(args.into)
+        Outputs.of(args).check(args.into)
     found, reports, missing, code = _ranked(args)
     chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
     out = args.out
@@ -123,7 +124,7 @@ def _of(paths: Sequence[Path], args: Options) -> list[Path]:
     if not args.runs:
         return list(paths)
     there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
-    there |= {one.name for one in imported(args.results_dir)}
+    there |= {one.name for one in foreign(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")
@@ -149,7 +150,7 @@ def _write_all(
 ) -> MachineError | BadInput | None:
     """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
     printed. A folder that the command has named may be a symbolic link."""
-    outputs = args.outputs()
+    outputs = Outputs.of(args)
     try:
         if args.out is None:
             atomic.check_folder(out)
@@ -172,7 +173,7 @@ def _print(args: Options, chosen: Sequence[MetricTable], missing: Sequence[str],
     elif args.format == "table":
         _show(chosen, missing, out, args.intervals)
     elif args.into:
-        args.outputs().write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
+        Outputs.of(args).write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
         tell(f"written: {args.into}")
     else:
         show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from os import fsencode
 from pathlib import Path
 
-from harness.analysis.imported import Imported, imported
 from harness.errors import in_brief
+from harness.feature import Foreign, foreign
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import AVERAGE, ENOUGH, MetricTable, groups, without_skill
 from harness.store.files import runs
@@ -211,7 +211,7 @@ class LeftOut:
 
     nobody: tuple[tuple[str, str], ...]
     unfinished: tuple[tuple[str, str], ...]
-    unscored: tuple[Imported, ...] = ()
+    unscored: tuple[Foreign, ...] = ()
 
     @property
     def outdated(self) -> set[tuple[str, str]]:
@@ -252,7 +252,7 @@ def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, 
         for files in runs(results)
         if (not names or files.folder.name in names) and files.report("json") not in there
     )
-    unscored = (one for one in imported(results) if (not names or one.name in names) and not one.is_current)
+    unscored = (one for one in foreign(results) if (not names or one.name in names) and not one.is_current)
     return LeftOut(nobody, unfinished, tuple(unscored))
 
 

@@ -14,6 +14,7 @@ from harness.analysis import selection
 from harness.benchmarks.overview import CHANCE, ends
 from harness.commands import report
 from harness.errors import BadInput
+from harness.features.documents.outputs import Outputs
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
 from harness.features.leaderboard.grid import Grid
@@ -22,7 +23,6 @@ from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_gr
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.model import Block, Chart, Heading, Paragraph, Series, Table
 from harness.store.files import RunFiles
-from harness.store.outputs import Outputs
 from harness.ui.words import plural
 
 RUN = "run"
@@ -51,7 +51,7 @@ def execute(args: Any) -> int:
     found, _ = report.selected(args)
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     runs, code = selection.each(found, _reported, report.label)
-    write(runs, {files.report("json") for files in found}, args.results_dir, place, args.outputs())
+    write(runs, {files.report("json") for files in found}, args.results_dir, place, Outputs.of(args))
     report.show(place)
     return code
 
@@ -63,7 +63,7 @@ def _reported(files: RunFiles) -> Reported:
 def write(runs: Sequence[Reported], there: Collection[Path], results: Path, place: Path, outputs: Outputs) -> None:
     """Write the page over the runs of a results folder. `there` are the files of all reports, also of those that could
     not be read. Raise `BadInput` if no report is current, and for a file that stays."""
-    from harness.report import html  # jinja2, which is slow to import
+    from harness.features.documents import html
 
     left = left_out([], there, results, ())
     runs = [run for run in runs if (run.scored.run, run.scored.subset) not in left.outdated]

@@ -17,14 +17,14 @@ from statistics import fmean
 import numpy as np
 import orjson
 
-from harness.analysis import sides as runs
 from harness.analysis.saved_runs import SavedRun
-from harness.analysis.sides import Side, Subset
 from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.benchmarks.registry import KEPT
 from harness.benchmarks.scorer import ROWS_LIMIT, having
 from harness.errors import BadInput, HarnessError
+from harness.features.compare import sides as runs
+from harness.features.compare.sides import Side, Subset
 from harness.features.leaderboard.footnotes import bounded
 from harness.features.leaderboard.ranking import Rank, Stratum, ranks, stratum
 from harness.features.leaderboard.reports import MetricValue, Scored

@@ -9,6 +9,7 @@ from itertools import chain
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
+from harness.features.documents.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import PROMPTS, notes
 from harness.features.leaderboard.grid import Standing
@@ -16,7 +17,6 @@ from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import MetricTable, Row
 from harness.model import Money
 from harness.printable import short_hash
-from harness.report.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
 SUMMARY = "summary"
 RUNS_NOTES = (

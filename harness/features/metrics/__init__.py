@@ -22,6 +22,5 @@ class Metrics:
 FEATURE = Feature(
     "metrics",
     options={Metrics: PLAYING},
-    is_on=lambda args: args.metrics_port is not None,
     extension="harness.features.metrics.prometheus:Metrics",
 )

@@ -57,12 +57,16 @@ def is_without(manifest: Manifest) -> bool:
     return manifest.provenance.get("html") is False
 
 
-FEATURE = Feature(
+class _Pages(Feature):
+    def again(self, manifest: Manifest) -> bool:
+        return is_without(manifest)
+
+
+FEATURE = _Pages(
     "pages",
+    needs=("documents",),
     options={Pages: REPORTING, Page: ("report",)},
-    is_on=lambda args: not args.html,
     extension="harness.features.pages.extension:WithoutPages",
-    again=is_without,
     instead=(Instead("report", lambda args: True, "harness.features.pages.command:execute"),),
     reported="harness.features.pages.command:reported",
 )

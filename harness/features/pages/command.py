@@ -9,13 +9,14 @@ from typing import Any
 
 from harness import defaults
 from harness.analysis import selection
-from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.commands.report import label, made, read, show
 from harness.engine.files import Reported, index_file
 from harness.errors import BadInput, HarnessError
+from harness.feature import foreign_of
+from harness.features.documents.outputs import Outputs
 from harness.features.pages import ALL, SAMPLE, Pages, is_without, pages
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -43,7 +44,7 @@ def _attempt(run: Reported) -> bool:
 def execute(args: Any) -> int:
     """Write the pages of the runs that `report` is called for."""
     if args.out:
-        args.outputs().check(args.out)
+        Outputs.of(args).check(args.out)
     found, code = made(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
@@ -52,9 +53,9 @@ def execute(args: Any) -> int:
 
 def _write(files: RunFiles, args: Any) -> None:
     report, manifest = read(files), load(files.manifest)
-    if manifest is None and files.results.exists() and not (of := Imported(files)).is_current:
+    if manifest is None and (of := foreign_of(files)) and not of.is_current:
         raise BadInput(of.remedy)
-    outputs = args.outputs()
+    outputs = Outputs.of(args)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     chosen = pages.PageOptions(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:

@@ -21,19 +21,19 @@ from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from harness.benchmark import Task
-from harness.benchmarks import overview
-from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
 from harness.engine.files import Reported
 from harness.errors import BadInput, HarnessError, memory_for, reading
+from harness.features.documents import overview
+from harness.features.documents.cards import ReportCards
+from harness.features.documents.outputs import Outputs
 from harness.features.pages import SAMPLE
 from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.store import log
 from harness.store.atomic import check_folder
-from harness.store.outputs import Outputs
 from harness.store.run import about, completion_of
 from harness.ui.streams import tell
 
@@ -79,7 +79,7 @@ def attempt(write: Callable[[], object], label: str) -> bool:
 
 def write_page(source: Reported, chosen: PageOptions, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write the page of a report, with as many users as fit; return its path."""
-    from harness.report import html  # jinja2, which is slow to import
+    from harness.features.documents import html
 
     made, cards, reader = _opened(source, chosen)
     drawn = reader.drawn(source.seed, chosen.users)
@@ -102,7 +102,7 @@ def write_page(source: Reported, chosen: PageOptions, path: Path | None = None, 
 
 def write_all(source: Reported, chosen: PageOptions, path: Path | None = None, outputs: Outputs = OWN) -> Path:
     """Write a page of every user, of any size; the browser decodes each once it is picked."""
-    from harness.report import html
+    from harness.features.documents import html
 
     made, cards, reader = _opened(source, chosen)
     reader.find_replies(None, patient=True)

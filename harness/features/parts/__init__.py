@@ -39,6 +39,5 @@ FEATURE = Feature(
         "merge": Command("harness.features.parts.command", "combine the parts that `run --part` played into one run")
     },
     options={Parts: ("run",)},
-    is_on=lambda args: getattr(args, "part", None) is not None,
     extension="harness.features.parts.part:Part",
 )

@@ -25,9 +25,9 @@ from harness.cost import BYTES_PER_TOKEN, Rate, rounded
 from harness.endpoint.quirks import text_of
 from harness.engine.extension import Extension
 from harness.engine.opening import open_indexes
-from harness.engine.rehearsal import Rehearsal, rehearsed
 from harness.errors import BadInput
 from harness.feature import extensions
+from harness.features.preview.rehearsal import Rehearsal, rehearsed
 from harness.store.tasks import TaskIndex
 from harness.ui.console import PLAIN
 from harness.ui.console import console as console_of

@@ -59,7 +59,6 @@ def of_workers(args: Ray) -> list[str]:
 FEATURE = Feature(
     "ray",
     options={Ray: PLAYING},
-    is_on=lambda args: args.engine != LOCAL or bool(of_workers(args)),
     extension="harness.features.ray.engine:Workers",
     threat=Threat(
         "the process that used Ray ended",

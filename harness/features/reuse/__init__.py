@@ -23,15 +23,14 @@ class Reuse:
     )
 
 
-def _notes(manifest: Manifest) -> Iterator[str]:
-    for name, count in manifest.provenance.get("reused", {}).items():
-        yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
+class _Reuse(Feature):
+    def notes(self, manifest: Manifest) -> Iterator[str]:
+        for name, count in manifest.provenance.get("reused", {}).items():
+            yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
 
 
-FEATURE = Feature(
+FEATURE = _Reuse(
     "reuse",
     options={Reuse: PLAYING},
-    is_on=lambda args: args.reuse is not None,
     extension="harness.features.reuse.reuse:Reuse",
-    notes=_notes,
 )

@@ -4,6 +4,7 @@ from harness.feature import Command, Feature
 
 FEATURE = Feature(
     "show",
+    needs=("plays", "documents"),
     commands={
         "show": Command("harness.features.show.command", "show a user's prompts, replies and scores in the terminal")
     },

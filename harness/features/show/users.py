@@ -13,16 +13,16 @@ from pathlib import Path
 
 import orjson
 
-from harness.analysis import plays
-from harness.analysis.plays import Plays, conversation
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
-from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report, loaded
 from harness.benchmarks.tasks import parse
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
+from harness.features.documents.cards import ReportCards
+from harness.features.plays import plays
+from harness.features.plays.plays import Plays, conversation
 from harness.model import JSON, Block, Completion, Heading, Paragraph, Table
 from harness.store import log
 from harness.store.run import about, completion_of

@@ -20,6 +20,5 @@ class Spans:
 FEATURE = Feature(
     "spans",
     options={Spans: PLAYING},
-    is_on=lambda args: bool(args.otel),
     extension="harness.features.spans.spans:Spans",
 )

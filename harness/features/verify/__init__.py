@@ -4,6 +4,7 @@ from harness.feature import Command, Feature
 
 FEATURE = Feature(
     "verify",
+    needs=("plays",),
     commands={
         "verify": Command("harness.features.verify.command", "check that a run's folder is complete and unchanged")
     },

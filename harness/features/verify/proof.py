@@ -20,7 +20,6 @@ import orjson
 from msgspec import structs
 from numpy.typing import NDArray
 
-from harness.analysis.checksums import TORN, Beat, Replies, logs, opened, unlike_manifest
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import reports
@@ -34,6 +33,8 @@ from harness.engine.play import rescored
 from harness.engine.run import Run, counted_cost
 from harness.errors import BadInput, in_brief, reading
 from harness.feature import pending
+from harness.features.plays.replies import TORN, Beat, Replies, opened
+from harness.features.verify.checksums import logs, unlike_manifest
 from harness.features.verify.replayed import MISSHAPEN, Replayer, counted, unlike
 from harness.model import JSON, Record
 from harness.report import text

@@ -12,14 +12,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.analysis import checksums
-from harness.analysis.imported import Imported
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
 from harness.errors import BadInput, InUse, MachineError
-from harness.features.verify import proof, replayed
+from harness.feature import Foreign
+from harness.features.verify import checksums, proof, replayed
 from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
@@ -60,7 +59,7 @@ def prove(run: SavedRun, chosen: VerifyOptions) -> JSON:
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
-def imported(of: Imported) -> JSON:
+def imported(of: Foreign) -> JSON:
     """Check the lines of another program's results, which `reeval` scored."""
     about = {"name": of.name, "subset": of.files.subset, "users": None}
     if of.report is None:
@@ -88,7 +87,7 @@ def _whole(run: SavedRun, tasks: Path, chosen: VerifyOptions, beat: Callable[[],
 
 
 @contextmanager
-def _locked(run: SavedRun | Imported) -> Iterator[Callable[[], None]]:
+def _locked(run: SavedRun | Foreign) -> Iterator[Callable[[], None]]:
     """Lock a run and yield a function to call now and then, which keeps the lock.
 
     A folder that is read-only, another user's or a link is read without a lock, with a message.

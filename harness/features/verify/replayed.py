@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from harness.analysis.checksums import kept
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, kept_files
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import play, recorded
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import BadInput, BenchmarkError
+from harness.features.verify.checksums import kept
 from harness.model import JSON, Completion, Usage
 from harness.store.run import numbered
 

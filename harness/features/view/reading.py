@@ -20,17 +20,17 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-from harness.analysis.imported import imported
-from harness.analysis.plays import Exchange, conversation, transcript
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, reports, tasks
-from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report
 from harness.config.plan import sampling_again
 from harness.errors import BadInput, HarnessError
+from harness.feature import foreign
+from harness.features.documents.cards import ReportCards
+from harness.features.plays.plays import Exchange, conversation, transcript
 from harness.features.view import calls
 from harness.features.view.index import Facets, LineIndex, last_lines, lines_beginning, opened
 from harness.features.view.interim import Interim, interim
@@ -380,7 +380,7 @@ class Folder:
 
     def runs(self) -> list[Viewed]:
         """Return the runs that there are now, and results of other programs, by name and subset."""
-        there = [*runs(self.chosen.results), *[one.files for one in imported(self.chosen.results)]]
+        there = [*runs(self.chosen.results), *[one.files for one in foreign(self.chosen.results)]]
         found = {(files.folder.name, files.subset): files for files in there}
         known = self._runs
         self._runs = {

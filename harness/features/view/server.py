@@ -54,7 +54,7 @@ def asset_names() -> Mapping[str, tuple[str, str]]:
     """Return the package, and the type, of the files that pages load."""
     own = __package__ or ""
     return {
-        "page.css": ("harness.report", "text/css; charset=utf-8"),
+        "page.css": ("harness.features.documents", "text/css; charset=utf-8"),
         "view.css": (own, "text/css; charset=utf-8"),
         "view.js": (own, "text/javascript; charset=utf-8"),
     }

@@ -26,6 +26,7 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.reports import Report
 from harness.cost import money_text
 from harness.errors import HarnessError
+from harness.features.documents.overview import page as report_page
 from harness.features.view.index import Facets
 from harness.features.view.pictures import drawn
 from harness.features.view.reading import Folder, Viewed, failure_blocks
@@ -554,7 +555,7 @@ def _drawn(block: Chart | Sketch) -> Markup:
 
 def _page_of(report: Report) -> Any:
     try:
-        return overview.page(report)
+        return report_page(report)
     except ODD_SHAPE:
         raise NotThere("a report of another shape") from None
 

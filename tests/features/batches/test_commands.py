@@ -25,7 +25,7 @@ WORD = re.compile(r"\b(?:batch|batches|wave|waves)\b", re.IGNORECASE)
 ALLOWED = {
     "feature.py": '"batches",',  # the list of features
     "cost.py": 'DEFERRED = "batch"',  # a member of files
-    "config/prices.toml": "batch",  # prices of providers
+    "features/prices/prices.toml": "batch",  # prices of providers
 }
 """The only lines outside of features, benchmarks and the embedded endpoint with such a word, by file."""
 OTHERS = ("features/", "benchmarks/", "sample/")
@@ -82,6 +82,7 @@ def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> N
 def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("harness.features.prices")
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
     words += ["--providers", str(tmp_path / "p.toml"), "--model", "mine:m-1"]
@@ -97,7 +98,7 @@ def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
 
 def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a value `resume` keeps what the run had; false is not the same."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.chdir(tmp_path)
     assert parsed(["resume"]).args.batch is None
     path = Path("harness.toml")

@@ -148,7 +148,7 @@ def test_settings_file_and_queue_with_a_budget_contradict_each_other(
 ) -> None:
     """The message has both files with their keys."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     for name, text in {
         "harness.toml": '[run]\nqueue = "week"\nbudget = "5usd"\n',
         "providers.toml": '[queues]\nweek = [{model = "openai:a", budget = "1usd"}, "openai:b"]\n',

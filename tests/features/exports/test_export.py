@@ -16,12 +16,12 @@ import orjson
 import pytest
 
 from harness import api
-from harness.analysis.rows import Rows
+from harness.analysis.saved_runs import Rows
 from harness.api import load_run
 from harness.cli import main
+from harness.features.documents.outputs import Outputs
 from harness.features.exports import formats
 from harness.store import log
-from harness.store.outputs import Outputs
 from tests.support import ROOT
 from tests.support.scripted import baseline, completion, serving
 

@@ -17,10 +17,10 @@ import orjson
 import pytest
 
 from harness.benchmarks import reports
-from harness.benchmarks.overview import page
 from harness.cli import main
 from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
+from harness.features.documents.overview import page
 from harness.features.leaderboard import costs
 from harness.features.leaderboard import reports as leaderboard
 from tests.support.before import sheets
@@ -59,6 +59,7 @@ def script(body: JSON) -> tuple[int, bytes]:
 
 def providers(folder: Path, url: str, **changed: str) -> Path:
     """A providers file with the prices; `changed` are other prompt prices by model."""
+    pytest.importorskip("harness.features.prices")
     prices = "".join(
         f'[providers.p.prices."{model}"]\ncurrency = "{currency}"\nprompt = {changed.get(model, prompt)}\n'
         f"cached = {cached}\ncompletion = {completion}\ndate = 2026-11-01\n"

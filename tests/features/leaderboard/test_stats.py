@@ -29,12 +29,12 @@ from harness.benchmarks.reports import declared
 from harness.benchmarks.streamprofile.benchmark import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
+from harness.features.documents.xlsx import WHOLE, Cell, Sheet, titles, workbook
 from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.grid import Grid, Number, Standing, latex, markdown
 from harness.features.leaderboard.reports import MetricValue, Scored, declared_of, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.features.leaderboard.workbooks import workbooks
-from harness.report.xlsx import WHOLE, Cell, Sheet, titles, workbook
 
 Told = pytest.CaptureFixture[str]
 DECLARED = {name: declared(registry.find(name)) for name in registry.names()}
@@ -719,8 +719,8 @@ def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
 
 def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
     """Whichever ends last has it; neither takes the other's unfinished file."""
-    code = "import sys; from pathlib import Path; from harness.report.xlsx import Sheet, write\n"
-    code += "from harness.store.outputs import Outputs\n"
+    code = "import sys; from pathlib import Path; from harness.features.documents.xlsx import Sheet, write\n"
+    code += "from harness.features.documents.outputs import Outputs\n"
     code += "for _ in range(50): write(Path(sys.argv[1]), [Sheet('a', ('b',), [('c',)])], Outputs())"
     words = [sys.executable, "-c", code, str(tmp_path / "same.xlsx")]
     started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]

@@ -12,9 +12,9 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.features.documents.html import Browser, page
 from harness.model import Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags
-from harness.report.html import Browser, page
-from tests.report.test_html import BLOCKS, HOSTILE
+from tests.features.documents.test_html import BLOCKS, HOSTILE
 from tests.support.chromium import PROGRAM, Tab, browser, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]

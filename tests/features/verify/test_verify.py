@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.analysis import selection
-from harness.analysis.checksums import LinesCheck
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
+from harness.features.verify.checksums import LinesCheck
 from harness.features.verify.command import Options
 from harness.features.verify.proof import Check
 from harness.features.verify.replayed import Replayer

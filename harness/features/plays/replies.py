@@ -1,0 +1,83 @@
+"""Lines of a run's files, each as it was written, and the saved responses of each user."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from harness.benchmarks.files import open_regular
+from harness.cost import Bill
+from harness.model import JSON, Completion
+from harness.store.log import Line, line_at, lines, sound, unseal
+from harness.store.run import count_reply
+from harness.store.tasks import key_hash
+
+Beat = Callable[[], None]
+TORN = "torn or changed since it was written"
+
+
+def opened(path: Path, beat: Beat) -> Iterator[tuple[str, int, Line, JSON | None]]:
+    """Yield each line of a log: its place in words, its number, itself, and its object if it is unchanged."""
+    for number, line in enumerate(lines(path), 1):
+        beat()
+        yield f"{path.name}, line {number}", number, line, _object(line)
+
+
+def _object(line: Line) -> JSON | None:
+    if not sound(line.text) or line.size != len(line.text) + 1:
+        return None
+    try:
+        return unseal(line.text)
+    except ValueError:
+        return None
+
+
+class Replies:
+    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory.
+
+    `bill` has all, once `findings` has read them.
+    """
+
+    def __init__(self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]) -> None:
+        self._path = path
+        self._find = find
+        self._beat = beat
+        self.bill = Bill()
+        self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def findings(self) -> Iterator[str]:
+        """Read them all, and yield what is wrong with single lines."""
+        numbers, positions, offsets, keys = array("q"), array("q"), array("q"), array("Q")
+        for at, number, line, data in opened(self._path, self._beat):
+            if data is None:
+                yield f"{at}: {TORN}"
+                continue
+            count_reply(self.bill, data)
+            position = self._find(data)
+            numbers.append(number)
+            positions.append(-1 if position is None else position)
+            offsets.append(line.offset)
+            keys.append(key_hash(" ".join(str(data.get(name)) for name in ("user_id", "repeat", "request", "nth"))))
+        order = np.argsort(np.frombuffer(positions, np.int64), kind="stable")
+        self._positions = np.frombuffer(positions, np.int64)[order]
+        self._offsets = np.frombuffer(offsets, np.int64)[order]
+        values = np.frombuffer(keys, np.uint64)
+        order = np.argsort(values, kind="stable")
+        again = order[1:][values[order][1:] == values[order][:-1]]
+        for number in np.sort(np.frombuffer(numbers, np.int64)[again]):
+            yield f"{self._path.name}, line {number}: duplicate response"
+
+    def of(self, position: int) -> dict[tuple[str, int], Completion]:
+        """Return a user's, by request digest and how many times it was sent before. Raise `MISSHAPEN`."""
+        return {(data["request"], data["nth"]): Completion(**data["completion"]) for data in self.lines(position)}
+
+    def lines(self, position: int) -> Iterator[JSON]:
+        """Yield the lines of a user's, in the order of the file."""
+        first, last = np.searchsorted(self._positions, (position, position + 1))
+        if first < last:
+            with open_regular(self._path) as file:
+                for offset in self._offsets[first:last]:
+                    yield unseal(line_at(file, int(offset)))

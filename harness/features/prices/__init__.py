@@ -1,0 +1,11 @@
+"""What models cost at their providers (docs/providers.md): without it, costs are tokens alone."""
+
+from harness.feature import Feature
+
+FEATURE = Feature(
+    "prices",
+    functions={
+        "price_of": "harness.features.prices.prices:price_of",
+        "price_again": "harness.features.prices.prices:price_again",
+    },
+)

@@ -1,0 +1,13 @@
+"""Set runs aside, under other names in their folders (`remove`)."""
+
+from harness.feature import Command, Feature
+
+FEATURE = Feature(
+    "remove",
+    commands={
+        "remove": Command(
+            "harness.features.remove.command",
+            "set runs aside, under other names in their folders; nothing is deleted",
+        )
+    },
+)

@@ -1,0 +1,12 @@
+"""Tasks files of any size: a share of one, or synthetic tasks (`sample`, `synth`)."""
+
+from harness.feature import Command, Feature
+
+FEATURE = Feature(
+    "samples",
+    needs=("documents",),
+    commands={
+        "sample": Command("harness.features.samples.sample", "write a nested share of a tasks file"),
+        "synth": Command("harness.features.samples.synth", "write synthetic tasks of any size"),
+    },
+)
