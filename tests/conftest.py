@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
+from tests.support import examples
 
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
 VARIABLES += (*CA_VARIABLES, CA_FOLDERS, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT")
@@ -22,7 +24,24 @@ sys.dont_write_bytecode = False
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-hypothesis.settings.register_profile("tests", deadline=None)  # an example takes as long as this machine is busy
+# On a disk, the files of tests take most of the time that they are in the kernel, and much waiting. In memory they need
+# little room, as those of a test that passes go with it.
+MEMORY = Path("/dev/shm")
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether files of tests fit into a folder, and programs among them can be executed."""
+    if not os.access(folder, os.W_OK):
+        return False
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize > 2**31 and not system.f_flag & os.ST_NOEXEC
+
+
+if has_room(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# An example takes as long as this machine is busy.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("tests")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import logging
 import socketserver
+import struct
 import threading
 import time
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -248,7 +250,21 @@ def endless(head: bytes, again: bytes, pause: float = 0.0) -> Iterator[str]:
 
 OK, CHUNKED = b"HTTP/1.1 200 OK\r\n", b"Transfer-Encoding: chunked\r\n\r\n"
 BLANKS = b"10000\r\n" + b" " * 65536 + b"\r\n"
-BOMB = gzip.compress(b" " * 2**28)
+
+
+def bomb(pieces: int) -> bytes:
+    """Return what gzip makes of `pieces` of 2**20 spaces: the same bytes for each, and a sum of all."""
+    packer, blank = zlib.compressobj(9, wbits=-15), b" " * 2**20
+    head, first = gzip.compress(b"")[:10], packer.compress(blank) + packer.flush(zlib.Z_FULL_FLUSH)
+    piece = packer.compress(blank) + packer.flush(zlib.Z_FULL_FLUSH)
+    total = 0
+    for _ in range(pieces):
+        total = zlib.crc32(blank, total)
+    end = packer.flush() + struct.pack("<II", total, pieces * 2**20 % 2**32)
+    return head + first + piece * (pieces - 1) + end
+
+
+BOMB = bomb(2**8)
 ENDLESS = {
     "a body": (OK + CHUNKED, BLANKS),
     "a body, drop by drop": (OK + b"\r\n", b" ", 0.01),
