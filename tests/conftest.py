@@ -5,10 +5,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
+from harness.benchmarks.dailymobility import groundtruth
+from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
 from tests.support import examples
 
@@ -69,4 +73,24 @@ def no_sync() -> Iterator[None]:
     """No test loses power: tests of what is synced, and when, look at a disk of their own (tests/support/disks.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ceilings_once() -> Iterator[None]:
+    """The score of residents who are drawn from a ground truth is computed once for each ground truth, number and seed:
+    it is a tenth of a second, and part of each report of DailyMobility."""
+    known: dict[Any, tuple[Ceiling, Any]] = {}
+    compute = GroundTruth.ceiling
+
+    def ceiling(self: GroundTruth, residents: int, rng: np.random.Generator) -> Ceiling:
+        lists = tuple(column.tobytes() for column in self.lists.columns.values())
+        key = (lists, residents, str(rng.bit_generator.state), groundtruth.CELLS, groundtruth.RESAMPLES)
+        if key not in known:
+            known[key] = compute(self, residents, rng), rng.bit_generator.state
+        found, rng.bit_generator.state = known[key]
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroundTruth, "ceiling", ceiling)
         yield
