@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 # Before numpy is loaded: our products are small, and OpenBLAS's threads spin on a second core long after each.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from harness.benchmark import Benchmark, Cards, Means, Metric, Records, Scoring, Task
+from harness.benchmark import About, Benchmark, Cards, Means, Metric, Records, Scoring, Task, TaskFiles
 from harness.chat import Chat
 from harness.errors import (
     AnswersUnusable,
@@ -24,6 +24,7 @@ from harness.errors import (
 )
 
 __all__ = [
+    "About",
     "AnswersUnusable",
     "BadInput",
     "Benchmark",
@@ -42,6 +43,7 @@ __all__ = [
     "RunStopped",
     "Scoring",
     "Task",
+    "TaskFiles",
     "__version__",
     "aresume",
     "arun",

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -20,6 +19,7 @@ from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
 from harness.defaults import TASKS_FOLDER, TEMPERATURE
+from harness.errors import BadInput
 from harness.model import JSON, Baseline, Block, Completion, Published, Where
 
 VALID = "valid"
@@ -186,6 +186,28 @@ class Origin:
         return sha256(self.content).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What reports, notes and checks say of a benchmark.
+
+    `title` is the name in headings, by default `name`; `user` the noun for one user. `invalid_as` says in a sentence
+    how invalid answers are scored, `synthetic` what a report on synthetic tasks must say (by default a sentence).
+    `language` is that of the note that is added to a prompt after an unusable reply. `floor` is the baseline that `run
+    --demo` plays if no model is named, by default the first of `baselines`. `parser_version` is recorded in the
+    provenance: a difference is reported, and the run can be continued. `waived` names checks of `check-benchmark` that
+    may fail, each with the reason, which is printed.
+    """
+
+    title: str = ""
+    user: str = "user"
+    invalid_as: str = "Invalid answers are measured as no answer"
+    synthetic: str = ""
+    language: Literal["en", "zh"] = "en"
+    floor: str = ""
+    parser_version: str = "1"
+    waived: Mapping[str, str] = field(default_factory=dict)
+
+
 class Importer(Protocol):
     """Reads the results files of another program: one line per user, which `rescore` accepts as a saved record."""
 
@@ -202,15 +224,22 @@ class Importer(Protocol):
         """Return what a report says about such answers, from the number of answers by outcome."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class TaskFiles:
-    """Where tasks files are, and what their index and a run's manifest have of them."""
+    """Where tasks files are, and what their index and a run's manifest have of them.
 
+    `key_field` is the field of a task line that identifies its user. `data_files` are files in the tasks folder that
+    every subset needs in addition to its tasks file. `data_set` is `owner/name` of a data set on the Hugging Face Hub
+    that contains all of these: `fetch` finds each by its name. `version` is that of the rules that validate task lines,
+    by default that of the benchmark and the hash of a plug-in; another version rebuilds the index. `truth_sha256` is
+    the SHA-256 of the ground truth, empty if the tasks contain it.
+    """
+
+    key_field: str = "user_id"
+    data_files: Sequence[str] = ()
+    data_set: str = ""
     version: str = ""
-    """The version of the rules that validate task lines, by default that of the benchmark and the hash of a plug-in;
-    another version rebuilds the index."""
-
     truth_sha256: str = ""
-    """SHA-256 of the ground truth; empty if the tasks contain it."""
 
     def file_in(self, folder: Path, name: str) -> Path:
         """Return the path of a tasks file or data file in a tasks folder, whether it exists or not."""
@@ -264,7 +293,7 @@ class Configuration:
     `source` is the name in reports, `own` for none of the user's. `path` is the file that the user named. `files` are
     the bytes that a run's folder keeps, by name. `identity` has the settings that can change a prompt or an answer, for
     `identity.settings` of the manifest. `temperature` is that of requests if the user sets none; with None each request
-    decides (`parameters`). `note` is for a user whose model is a baseline.
+    decides (`parameters`). `note` is for a user whose model is a baseline, `remark` for all readers of its reports.
     """
 
     source: str
@@ -273,6 +302,7 @@ class Configuration:
     identity: JSON
     temperature: float | None = TEMPERATURE
     note: str = ""
+    remark: str = ""
 
     @classmethod
     def of(cls, settings: Any, asking: Asking) -> Configuration:
@@ -296,7 +326,9 @@ class Scoring:
     followed by the numbers of defined ones. With `is_mean` a figure is the mean of its values, so it has bounds while
     users are missing. With `is_measured` the values are those that `measure` returns, and are checked. `has_intervals`
     says that `intervals` computes them, `needs_tasks` that `with_task` adds to records: a report then reads tasks.
-    `live` names the metrics that are shown during a run, by default the headline.
+    `secondary` are further figures of reports and tables; they are compared only if a metric is `ranked_by` one.
+    `headline` names the metrics that are shown first, by default the first two; users are ranked by the last one.
+    `live` names those that are shown during a run, by default the headline.
     """
 
     has_values: ClassVar[bool] = False
@@ -304,6 +336,8 @@ class Scoring:
     is_measured: ClassVar[bool] = False
     has_intervals: ClassVar[bool] = False
     needs_tasks: ClassVar[bool] = False
+    secondary: ClassVar[Sequence[Metric]] = ()
+    headline: ClassVar[Sequence[str]] = ()
     live: ClassVar[Sequence[str]] = ()
 
     def statistics(self, records: Sequence[JSON]) -> Any:
@@ -461,55 +495,20 @@ class Benchmark:
     version: ClassVar[str] = "1"
     """The version of prompts and parsing, part of the identity: a run with another version is not continued."""
 
-    parser_version: ClassVar[str] = "1"
-    """Recorded in the provenance: a difference is reported, and the run can be continued."""
-
-    title: ClassVar[str] = ""
-    """The name in headings of reports and pages; by default `name`."""
-
     subsets: ClassVar[Mapping[str, str]]
     """Subset -> its tasks file, relative to the tasks folder."""
 
-    data_files: ClassVar[Sequence[str]] = ()
-    """Files in the tasks folder that every subset needs in addition to its tasks file."""
-
-    data_set: ClassVar[str] = ""
-    """`owner/name` of a data set on the Hugging Face Hub that contains these files; `fetch` finds each by its name."""
-
     metrics: ClassVar[Sequence[Metric]]
     """The metrics that `scoring` computes, in that order. They have intervals, and are ranked and compared."""
-
-    secondary: ClassVar[Sequence[Metric]] = ()
-    """Further figures of reports and tables, from `scoring`. They are compared only if a metric is `ranked_by` one."""
-
-    headline: ClassVar[Sequence[str]] = ()
-    """Names of the metrics that are shown first; by default the first two. Users are ranked by the last one."""
-
-    user: ClassVar[str] = "user"
-    """The noun for one user in reports."""
-
-    language: ClassVar[Literal["en", "zh"]] = "en"
-    """The language of the note that is added to a prompt after an unusable reply."""
-
-    key_field: ClassVar[str] = "user_id"
-    """The field of a task line that identifies its user."""
-
-    invalid_as: ClassVar[str] = "Invalid answers are measured as no answer"
-    """How invalid answers are scored, as a sentence for notes under tables."""
 
     baselines: ClassVar[Mapping[str, Baseline]] = {}
     """Models that need no endpoint: `{"floor": function}` is the model `baseline/floor`. The function returns the text
     of a reply to the messages of a request, `[{"role": ..., "content": ...}]`, and a seed."""
 
-    waived: ClassVar[Mapping[str, str]] = {}
-    """Checks of `check-benchmark` that this benchmark may fail, by name, each with the reason, which is printed."""
-
-    floor: ClassVar[str] = ""
-    """The baseline that `run --demo` uses if no model is named; by default the first of `baselines`."""
-
     Settings: ClassVar[type[Any]] = NoSettings
     """A frozen dataclass. Its fields are flags of `run` and part of the identity; `resume` reads them back."""
 
+    about: ClassVar[About] = About()
     scoring: Scoring = Means()
     records: Records = Records()
     cards: Cards = Cards()
@@ -534,7 +533,7 @@ class Benchmark:
         `folder` is the tasks folder; with None, `prepare` is not called: such an instance makes cards and sections
         only. `recorded` is `identity.settings` of an earlier run; with it, saved answers are measured and no user is
         played. `digests` is file name -> SHA-256 of the files in the run's folder: code whose
-        hash is not among them must not run.
+        hash is not among them must not run. The harness takes the lines of `warnings` and `logged` for the run's log.
         """
         self.settings = self.Settings() if settings is None else settings
         self.asking = asking
@@ -546,7 +545,7 @@ class Benchmark:
         if folder is None:
             return
         if self.origin is None:  # what ships raises errors of its own
-            self.prepare()
+            self.configuration = self.prepare() or Configuration.of(self.settings, asking)
             return
         self.configuration = Configuration.of(self.settings, asking)
         with guarded(self, "prepare"):
@@ -554,24 +553,16 @@ class Benchmark:
             if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(self, name), kind)]:
                 raise TypeError(f"self.{hidden[0]} is an object of the harness: rename yours")
 
-    @cached_property
-    def configuration(self) -> Configuration:
-        """Return what the run asks with. `prepare` may set another."""
-        return Configuration.of(self.settings, self.asking)
-
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration | None:
         """Load the data that `play` and `measure` need, from `self.folder`.
 
-        If `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
+        Benchmarks that ship may return what the run asks with, in place of what their `Settings` name. If
+        `self.recorded` is not None, no user is played, and the code of a prompt or agent file must not run.
         """
 
     def warn(self, text: str) -> None:
         """Show a line on the display and write it to the run's log."""
         self.warnings.append(text)
-
-    def log(self, text: str) -> None:
-        """Write a line to the run's log, without showing it."""
-        self.logged.append(text)
 
     @abstractmethod
     def parse(self, line: JSON, subset: str) -> Task:
@@ -603,22 +594,16 @@ class Benchmark:
         Or write the files into `folder` and return None. An override may also take the keywords `subsets` (from
         `--subset`) and `mean_steps` (from `--steps`).
         """
-        raise NotImplementedError
-
-    def remark(self, task: Task) -> str:
-        """Return a note that a report on tasks like this one must contain; empty for none."""
-        if not task.synthetic:
-            return ""
-        return f"The tasks are synthetic: they show that the harness works, and say nothing of real {self.user}s."
+        raise BadInput(f"{cls.name} makes no synthetic tasks: its class has no `synthesise`")
 
 
 OBJECTS = {
+    "about": About,
     "scoring": Scoring,
     "task_files": TaskFiles,
     "records": Records,
     "cards": Cards,
     "imports": Imports,
-    "configuration": Configuration,
 }
 """The objects that a benchmark has, by the name of its member."""
 
@@ -631,14 +616,28 @@ def kept_files(benchmark: Benchmark) -> Mapping[str, bytes]:
 
 def metrics_of(benchmark: Benchmark | type[Benchmark]) -> dict[str, Metric]:
     """Return every metric by name, the secondary ones last."""
-    return {metric.name: metric for metric in (*benchmark.metrics, *benchmark.secondary)}
+    return {metric.name: metric for metric in (*benchmark.metrics, *benchmark.scoring.secondary)}
 
 
 def headline_of(benchmark: Benchmark | type[Benchmark]) -> tuple[str, ...]:
     """Return the names of the headline metrics."""
-    return tuple(benchmark.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
+    return tuple(benchmark.scoring.headline) or tuple(metric.name for metric in benchmark.metrics[:2])
 
 
 def files_needed(benchmark: type[Benchmark], subset: str) -> tuple[str, ...]:
     """Return the files of a subset, relative to the tasks folder, the tasks file first."""
-    return benchmark.subsets[subset], *benchmark.data_files
+    return benchmark.subsets[subset], *benchmark.task_files.data_files
+
+
+def title_of(benchmark: Benchmark | type[Benchmark]) -> str:
+    """Return the name in headings."""
+    return benchmark.about.title or benchmark.name
+
+
+def remark(benchmark: Benchmark, task: Task) -> str:
+    """Return what a report on tasks like this one must say first; empty for nothing."""
+    about = benchmark.about
+    synthetic = about.synthetic or (
+        f"The tasks are synthetic: they show that the harness works, and say nothing of real {about.user}s."
+    )
+    return " ".join(filter(None, (synthetic if task.synthetic else "", benchmark.configuration.remark)))

@@ -9,9 +9,9 @@ import orjson
 
 from harness.agents.city import read_city
 from harness.agents.day import Day, Resident
-from harness.benchmark import Task
-from harness.benchmarks.dailymobility import plan, synth, task
-from harness.benchmarks.dailymobility.benchmark import DailyMobility
+from harness.benchmark import Configuration, Task
+from harness.benchmarks.dailymobility import plan, synth
+from harness.benchmarks.dailymobility.benchmark import DailyMobility, task_of
 from harness.benchmarks.tasks import parse
 from harness.chat import Chat
 from harness.endpoint.request_body import Sampling
@@ -23,7 +23,7 @@ FILES = synth.files(3, 1)
 SEEDS = [json.dumps(one, ensure_ascii=False).encode() for one in orjson.loads(FILES["profiles.json"])]
 CITY = read_city(FILES["beijing.pb"], "map")
 NEARBY = plan.Nearby(CITY)
-PROMPT = plan.PlanPrompt(None)
+PROMPT = plan.prompt_of()
 SAMPLING = Sampling("m")
 REPLY = Completion('{"segments": [{"start": "00:00", "end": "24:00", "intention": "sleep", "place": "home"}]}')
 
@@ -31,11 +31,12 @@ REPLY = Completion('{"segments": [{"start": "00:00", "end": "24:00", "intention"
 class Residents(DailyMobility):
     """Parses entries without the files of a tasks folder."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration:
         self.city = CITY
+        return Configuration("own", None, {}, {})
 
     def parse(self, line: JSON, subset: str) -> Task:
-        return task.parse(line, self.city, steps=1)
+        return task_of(line, self.city, steps=1)
 
 
 BENCHMARK = Residents()
@@ -56,7 +57,7 @@ def _chat() -> Chat:
         SAMPLING.encode(request)
         return REPLY
 
-    return Chat(ask, replace(BENCHMARK.asking, parse_retries=0), BENCHMARK.language)
+    return Chat(ask, replace(BENCHMARK.asking, parse_retries=0), BENCHMARK.about.language)
 
 
 def _played(resident: Resident, chat: Chat) -> Day:

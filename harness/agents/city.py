@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from sys import intern
 from typing import Any, NoReturn
@@ -27,6 +28,16 @@ SEPARATOR = "|"
 OPTIONAL = frozenset({"area", "capacity", "land_use", "urban_land_use", "z"})
 """Fields of the messages that may be set to 0; any other is not set then."""
 DUPLICATE = "expected a unique id, got that of an earlier entry"
+
+LISTS = {
+    "driving_positions": ("lane_id", "s"),
+    "walking_positions": ("lane_id", "s"),
+    "positions": ("x", "y"),
+    "driving_gates": ("x", "y"),
+    "walking_gates": ("x", "y"),
+}
+"""Fields of an AOI by number that are its outline and where it joins the lanes, and the fields of their entries."""
+_JOINS = {name: attrgetter(*fields) for name, fields in LISTS.items() if name != "positions"}
 
 FURTHEST = 1e8
 """Metres; more than twice around the earth, and small enough for squares and sums of coordinates."""
@@ -197,12 +208,7 @@ def _optional(place: Any, name: str) -> int | None:
 
 
 def _joins(aoi: Any) -> dict[str, tuple[tuple[float, float], ...]]:
-    return {
-        "driving_positions": tuple((at.lane_id, at.s) for at in aoi.driving_positions),
-        "walking_positions": tuple((at.lane_id, at.s) for at in aoi.walking_positions),
-        "driving_gates": tuple((at.x, at.y) for at in aoi.driving_gates),
-        "walking_gates": tuple((at.x, at.y) for at in aoi.walking_gates),
-    }
+    return {name: tuple(map(of, getattr(aoi, name))) for name, of in _JOINS.items()}
 
 
 def _pois(given: Iterable[Any], where: str) -> dict[int, Poi]:

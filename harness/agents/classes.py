@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from harness.agents.day import INTENTIONS
 from harness.agents.environment import Environment
 from harness.agents.errors import Written
-from harness.agents.interface import Harness, Incomplete, lacks
+from harness.agents.interface import UPSTREAM, Harness, Incomplete, lacks
 from harness.agents.llm import LLM
 from harness.agents.memory import Memory
 from harness.agents.prompt import context_to_dot_dict
@@ -80,11 +80,13 @@ class MemoryAttribute(Fields):
     embedding_template: str | None = None
 
 
-class MessageKind(str, Enum):  # noqa: UP042  (upstream's, whose text is another)
-    AGENT_CHAT = "agent-chat"
-    USER_CHAT = "user-chat"
-    AOI_MESSAGE_REGISTER = "aoi-message-register"
-    AOI_MESSAGE_CANCEL = "aoi-message-cancel"
+def _enum(name: str, kind: type | None = None) -> Any:
+    return Enum(name, UPSTREAM["enums"][name], type=kind)
+
+
+MessageKind = _enum("MessageKind", str)
+RelationType = _enum("RelationType", str)
+AgentType = _enum("AgentType")
 
 
 class Message(Fields):
@@ -98,14 +100,6 @@ class Message(Fields):
     payload: dict[str, Any]
     created_at: Any = None
     extra: dict[str, Any] | None = None
-
-
-class RelationType(str, Enum):  # noqa: UP042
-    FRIEND = "friend"
-    FAMILY = "family"
-    COLLEAGUE = "colleague"
-    FOLLOWER = "follower"
-    FOLLOWING = "following"
 
 
 class SocialRelation(Fields):
@@ -129,14 +123,6 @@ class BlockOutput(Fields): ...
 
 class BlockParams(Fields):
     block_memory: dict[str, Any] | None = None
-
-
-class AgentType(Enum):
-    Unspecified = "Unspecified"
-    Citizen = "Citizen"
-    Institution = "Institution"
-    Supervisor = "Supervisor"
-    Individual = "Individual"
 
 
 class AgentToolbox(Incomplete):
@@ -340,3 +326,8 @@ def register_get(description: str) -> Callable[[Function], Function]:
 
 def param_docs(**descriptions: str) -> Callable[[Function], Function]:
     return lambda function: function
+
+
+def clean_json_response(response: str) -> str:
+    """Return a reply without the marks of a fenced block."""
+    return response.replace("```json", "").replace("```", "").strip()

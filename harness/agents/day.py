@@ -1,9 +1,10 @@
-"""The terms of DailyMobility: a resident, a day, and its metrics. Source: docs/design.md, section 9."""
+"""The terms of DailyMobility: a resident, a day, and what is measured of it. Source: docs/design.md, section 9."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import fsum, hypot
 from typing import Any
 
 SLOTS = 48
@@ -16,11 +17,6 @@ _NAMES = ("sleep", "home activity", "other", "work", "shopping", "eating out", "
 INTENTIONS = dict(enumerate(_NAMES, 1))
 NUMBERS = {name: number for number, name in INTENTIONS.items()}
 OTHER = 3
-
-
-def intention_number(intention: str | None) -> int:
-    """Return the number of an intention that an agent names exactly; whatever is unknown is `other`."""
-    return NUMBERS.get(intention or "", OTHER)
 
 
 def clock(slot: int) -> str:
@@ -64,10 +60,27 @@ class Day:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DayMetrics:
-    """`locations` distinct AOIs; `radius` of gyration in metres; `proportions` of the 7 intentions, summing to 1."""
+def visited(rows: Iterable[Row]) -> tuple[int, ...]:
+    """Distinct AOIs in order of first visit; rows on the way have none. All 100 rows count, the next day's 4 too."""
+    return tuple(dict.fromkeys(row.aoi for row in rows if row.aoi is not None))
 
-    locations: int
-    radius: float
-    proportions: tuple[float, ...]
+
+def gyration_radius(points: Collection[tuple[float, float]]) -> float:
+    """Mean distance from the mean of `points`, in metres; `points` are the distinct AOIs' centroids.
+
+    Sums are exact before they are rounded, so the order of visits does not show. Raises `ValueError` for no point.
+    """
+    if not points:
+        raise ValueError("a radius of gyration needs a place")
+    x, y = fsum(x for x, _ in points) / len(points), fsum(y for _, y in points) / len(points)
+    return fsum(hypot(at[0] - x, at[1] - y) for at in points) / len(points)
+
+
+def intention_sequence(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Numbers of the intentions in rows 0, 2, ..., 94: one for each of the 48 slots; any that is unknown is `other`."""
+    return tuple(NUMBERS.get(row.intention or "", OTHER) for row in rows[: 2 * SLOTS : 2])
+
+
+def proportions(sequence: Sequence[int]) -> tuple[float, ...]:
+    """The share of each of the 7 intentions in a sequence."""
+    return tuple(sequence.count(number) / len(sequence) for number in INTENTIONS)

@@ -15,11 +15,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from harness.agents.city import Aoi, City, Poi, as_message
+from harness.agents.city import LISTS, Aoi, City, Poi, as_message
 from harness.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
-from harness.agents.projection import lnglat
 from harness.agents.simulator import Stop
-from harness.agents.spatial import optional
+from harness.agents.spatial import lnglat, optional
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000
@@ -28,15 +27,6 @@ WALK, DRIVE = 1, 2
 LARGEST_MODE = 8
 
 POI_CATG_DICT: dict[str, list[str]] = {kind: words.split() for kind, words in UPSTREAM["kinds"].items()}
-
-LISTS = {
-    "driving_positions": ("lane_id", "s"),
-    "walking_positions": ("lane_id", "s"),
-    "positions": ("x", "y"),
-    "driving_gates": ("x", "y"),
-    "walking_gates": ("x", "y"),
-}
-"""Fields of an AOI by number that are its outline and where it joins the lanes, and the fields of their entries."""
 
 Centre = Any
 """A pair of coordinates in metres, or something with `x` and `y`, such as a shapely point."""

@@ -10,9 +10,7 @@ from typing import Any, NoReturn, Protocol
 from harness.agents.simulator import Route
 from harness.model import Completion, Request
 
-UPSTREAM: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8")
-)
+UPSTREAM: dict[str, Any] = tomllib.loads(Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8"))
 
 
 class Refuses(Protocol):

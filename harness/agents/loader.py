@@ -1,7 +1,7 @@
 """Load the class in an agent file.
 
-The file runs as a module of its own, and its `import` statements find the modules of fake_modules.py; so do those of
-the modules in the same folder that it imports by name. The rest of the process imports as before: an installed
+The file runs as a module of its own, and its `import` statements find the modules of upstream.toml; so do those of the
+modules in the same folder that it imports by name. The rest of the process imports as before: an installed
 `agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
 
 While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings, the
@@ -17,6 +17,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from io import StringIO
@@ -25,9 +26,10 @@ from traceback import extract_tb, walk_stack, walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
+from harness.agents import classes, environment, llm, memory, prompt
 from harness.agents.classes import CitizenAgentBase, DailyMobilityAgent
 from harness.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
-from harness.agents.fake_modules import fake_modules
+from harness.agents.interface import UPSTREAM
 from harness.agents.process import Process, Surroundings
 from harness.agents.watchdog import Dice, Place
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -110,7 +112,7 @@ class _Loading:
         self.warnings: list[str] = []
         self._folder = folder
         self._digests = digests
-        self._fake_modules = fake_modules()
+        self._fake_modules = _fake_modules()
         self._modules: dict[str, ModuleType] = {}
         self._builtins = vars(builtins) | {"__import__": self._import, "print": partial(_print, written)}
 
@@ -161,6 +163,32 @@ class _Loading:
             data = self.siblings[f"{root}.py"] = _read(file, self._digests)
             self._modules[root] = self.run(file, data)
         return self._modules[root]
+
+
+def _fake_modules() -> dict[str, ModuleType]:
+    """Return modules by name, new ones at each call: no agent file can change those of another."""
+    known: dict[str, Any] = {}
+    for defining in (environment, llm, memory, prompt, classes):
+        known |= vars(defining)
+    known["POI_CATG_DICT"] = deepcopy(environment.POI_CATG_DICT)
+    modules: dict[str, ModuleType] = {}
+    for each in UPSTREAM["modules"]:
+        held = {name: known[name] for name in each["holds"].split()}
+        for name in each["names"].split():
+            _module(modules, name).__dict__.update(held, __all__=list(held))
+    return modules
+
+
+def _module(modules: dict[str, ModuleType], name: str) -> ModuleType:
+    """Return a module, made where it is missing together with the packages above it; each is an attribute of its
+    package."""
+    if name not in modules:
+        module = modules[name] = ModuleType(name)
+        module.__path__ = []
+        package, _, last = name.rpartition(".")
+        if package:
+            setattr(_module(modules, package), last, module)
+    return modules[name]
 
 
 def _found(modules: Mapping[str, ModuleType], name: str, fromlist: tuple[str, ...] | None) -> ModuleType:

@@ -235,7 +235,7 @@ class SavedRun:
     def measuring(self, folder: Path | None) -> Benchmark:
         """Return the benchmark for saved answers alone; it needs no tasks, unless it measures with other files."""
         cls, identity = self.benchmark_class, self.manifest.identity["settings"]
-        if cls.data_files:
+        if cls.task_files.data_files:
             return self.benchmark(folder, play=False)
         files = self._named_files(cls, frozenset(), play=False)
         return cls(settings.of_run(cls, identity, files), asking=_asking(identity), recorded=identity)

@@ -17,7 +17,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.benchmark import OBJECTS, Benchmark, Cards, Importer, Means, Metric, Origin, Records, TaskFiles, metrics_of
+from harness.benchmark import (
+    OBJECTS,
+    About,
+    Benchmark,
+    Cards,
+    Importer,
+    Means,
+    Metric,
+    Origin,
+    Records,
+    TaskFiles,
+    metrics_of,
+)
 from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
@@ -55,12 +67,18 @@ TABLES = ("units", "prompts", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 COMPUTED = (property, cached_property)
 INSIDE: Mapping[str, str] = {
-    member: name
-    for name, kind in {"records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}.items()
-    for member in dir(kind)
-    if callable(getattr(kind, member)) and not hasattr(Benchmark, member)
+    "remark": "about",
+    "card_columns": "cards",
+    **{
+        member: name
+        for name, kind in {
+            **{"about": About, "records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}
+        }.items()
+        for member in (*dir(kind), *kind.__annotations__)
+        if not member.startswith("_") and not hasattr(Benchmark, member)
+    },
 }
-"""Methods of objects -> the object. A class that has one itself is refused, since it would be ignored."""
+"""Members of objects -> the object. A class that has one itself is refused, since it would be ignored."""
 DATA_SET = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 WORD = re.compile("[a-z0-9_-]*[a-z0-9][a-z0-9_-]*")
 
@@ -182,7 +200,7 @@ def undeclared(cls: Any) -> str | None:
     """Return the first mistake of a declaration, None for none."""
     return next(
         chain(
-            _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_objects(cls), _bad_shown(cls), _bad_code(cls)
+            _bad_objects(cls), _bad_words(cls), _bad_subsets(cls), _bad_metrics(cls), _bad_shown(cls), _bad_code(cls)
         ),
         None,
     )
@@ -197,15 +215,16 @@ def _bad_words(cls: Any) -> Iterator[str]:
         yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
     if is_shipped(name) and find(name) is not cls:
         yield f"name: {name} is a benchmark that ships: rename this one"
-    for field in ("version", "parser_version", "user", "key_field", "invalid_as"):
-        if type(value := getattr(cls, field)) is not str or not value or not value.isprintable():
+    about, files = cls.about, cls.task_files
+    texts = {field: getattr(about, field) for field in ("parser_version", "user", "invalid_as", "title", "synthetic")}
+    for field, value in {"version": cls.version, "key_field": files.key_field, **texts}.items():
+        needed = field not in ("title", "synthetic")
+        if type(value) is not str or (needed and not value) or not value.isprintable():
             yield f"{field}: expected text, got {in_brief(value)}"
-    if type(cls.title) is not str or not cls.title.isprintable():
-        yield f"title: expected text, got {in_brief(cls.title)}"
-    if type(cls.data_set) is not str or (cls.data_set and not DATA_SET.fullmatch(cls.data_set)):
-        yield f"data_set: expected owner/name of a data set, got {in_brief(cls.data_set)}"
-    if cls.language not in ("en", "zh"):
-        yield f"language: expected en or zh, got {in_brief(cls.language)}"
+    if type(files.data_set) is not str or (files.data_set and not DATA_SET.fullmatch(files.data_set)):
+        yield f"data_set: expected owner/name of a data set, got {in_brief(files.data_set)}"
+    if about.language not in ("en", "zh"):
+        yield f"language: expected en or zh, got {in_brief(about.language)}"
     named = cls.baselines.items() if isinstance(cls.baselines, dict) else [(None, None)]
     if not all(_is_word(one) and callable(of) for one, of in named):
         yield 'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, - and _'
@@ -215,14 +234,14 @@ def _bad_subsets(cls: Any) -> Iterator[str]:
     subsets: Any = getattr(cls, "subsets", None)
     if not isinstance(subsets, dict) or not subsets:
         yield 'subsets: expected {"subset": "tasks file below the tasks folder"}'
-    if not isinstance(cls.data_files, tuple | list):
+    if not isinstance(cls.task_files.data_files, tuple | list):
         yield "data_files: expected a tuple of paths below the tasks folder"
     for subset in subsets:
         if not _is_word(subset):
             yield f"subsets: {in_brief(subset)}: expected lower-case letters, digits, - and _"
     if "all" in subsets and len(subsets) > 1:
         yield "subsets: all: `compare` uses this name for the mean over subsets: rename it"
-    for of, file in [*subsets.items(), *(("data_files", file) for file in cls.data_files)]:
+    for of, file in [*subsets.items(), *(("data_files", file) for file in cls.task_files.data_files)]:
         if type(file) is not str or not file or Path(file).is_absolute() or ".." in Path(file).parts:
             yield f"{of}: expected a path below the tasks folder, got {in_brief(file)}"
 
@@ -232,15 +251,16 @@ def _is_word(word: object) -> bool:
 
 
 def _bad_metrics(cls: Any) -> Iterator[str]:
-    for name in ("metrics", "secondary"):
-        found = getattr(cls, name, None)
+    for name, of in {"metrics": cls, "secondary": cls.scoring}.items():
+        found = getattr(of, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
             yield f"{name}: expected a tuple of Metric(...)"
         else:
             yield from (f"{name}: {in_brief(one.name)}: {wrong}" for one in found if (wrong := _bad_text(one)))
     if not cls.metrics:
         yield "metrics: expected one or more"
-    names = [metric.name for metric in (*cls.metrics, *cls.secondary)]
+    every = (*cls.metrics, *cls.scoring.secondary)
+    names = [metric.name for metric in every]
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
             yield f"metrics: {in_brief(name)}: expected a name of at most 60 characters without /"
@@ -248,21 +268,17 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield "metrics: duplicate name"
     if taken := [name for name in names if name.casefold() in TABLES]:
         yield f"metrics: {in_brief(taken[0])}: `stats` uses this name for something else: rename it"
-    if unknown := [
-        metric.ranked_by for metric in (*cls.metrics, *cls.secondary) if metric.ranked_by not in ("", *names)
-    ]:
+    if unknown := [metric.ranked_by for metric in every if metric.ranked_by not in ("", *names)]:
         yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
 
 
 def _bad_shown(cls: Any) -> Iterator[str]:
     names = metrics_of(cls)
-    for field, chosen in {"headline": cls.headline, "live": cls.scoring.live}.items():
+    for field, chosen in {"headline": cls.scoring.headline, "live": cls.scoring.live}.items():
         if not isinstance(chosen, tuple | list):
             yield f"{field}: expected a tuple of names of metrics"
         elif unknown := [name for name in chosen if name not in names]:
             yield f"{field}: {', '.join(map(in_brief, unknown))}: no such metric"
-    if cls.secondary and type(cls.scoring) is Means:
-        yield "secondary: nothing gives them a value: write a `scoring` that does"
 
 
 def _bad_text(metric: Metric) -> str | None:
@@ -282,6 +298,8 @@ def _bad_objects(cls: Any) -> Iterator[str]:
         yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), (kind, *COMPUTED))]:
         yield f"{hidden[0]}: expected an object of a class that extends {OBJECTS[hidden[0]].__name__}"
+    if hasattr(cls, "configuration"):
+        yield "configuration: the harness sets this: rename yours"
 
 
 def _bad_code(cls: Any) -> Iterator[str]:

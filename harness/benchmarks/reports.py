@@ -5,7 +5,7 @@ The field names are written here and nowhere else. Values are in their metric's 
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from harness.benchmark import Benchmark, Metric, headline_of, metrics_of
+from harness.benchmark import Benchmark, Metric, headline_of, metrics_of, title_of
 from harness.benchmarks import registry
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -201,12 +201,12 @@ class Scored:
 def declared(benchmark: type[Benchmark]) -> JSON:
     """Return what a report declares of its benchmark."""
     return {
-        "title": benchmark.title or benchmark.name,
+        "title": title_of(benchmark),
         "metric_units": {name: metric.data for name, metric in metrics_of(benchmark).items()},
         "headline": list(headline_of(benchmark)),
         "subsets": list(benchmark.subsets),
-        "user": benchmark.user,
-        "invalid_as": benchmark.invalid_as,
+        "user": benchmark.about.user,
+        "invalid_as": benchmark.about.invalid_as,
         "defaults": own_settings.defaults(benchmark.Settings),
     }
 
@@ -279,10 +279,9 @@ def _checked(block: object) -> Block:
     try:
         plain = msgspec.to_builtins(block)
         made: Block = msgspec.convert(plain, Block)
-    except msgspec.ValidationError as error:
+        json.dumps(plain, allow_nan=False)
+    except (msgspec.ValidationError, ValueError) as error:
         raise TypeError(f"{type(block).__name__}: {error}") from None
-    if not _is_finite(plain):
-        raise TypeError(f"{type(block).__name__} has a number that is not finite")
     if isinstance(made, Table) and any(len(row) != len(made.columns) for row in made.rows):
         raise TypeError(f"a Table of {len(made.columns)} columns has a row of another length")
     if isinstance(made, Chart):
@@ -293,14 +292,6 @@ def _checked(block: object) -> Block:
             ):
                 raise TypeError(f"Chart {made.title}: the series {series.name} has not {wanted} values")
     return made
-
-
-def _is_finite(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def breaking(diagnostics: Diagnostics) -> str:

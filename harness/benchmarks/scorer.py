@@ -294,7 +294,7 @@ class Scorer:
             each = parts(scored.units, lambda totals: figures_of(benchmark, totals), having(benchmark, scored.units))
             found = {
                 metric.name: interval(scored.figures[metric.name], [moments(of)], metric.bounds)
-                for metric, of in zip((*benchmark.metrics, *benchmark.secondary), each.T, strict=False)
+                for metric, of in zip(metrics_of(benchmark).values(), each.T, strict=False)
             }
         return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
 

@@ -160,7 +160,7 @@ def _checked(benchmark: Benchmark, given: object, steps: object, where: Where) -
     if isinstance(key, str) and key and is_text(key):
         return key
     got = kind_of(given) if not isinstance(key, str) else "no UTF-8" if key else "an empty one"
-    raise BadInput(f"{where}: field {benchmark.key_field}: expected text or a whole number, got {got}")
+    raise BadInput(f"{where}: field {benchmark.task_files.key_field}: expected text or a whole number, got {got}")
 
 
 def is_text(text: str) -> bool:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import NoReturn
 
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.errors import BadInput
@@ -58,18 +57,6 @@ class Template:
 
         user = filled("user", self._user)
         return (self._fixed or filled("system", self._system), user) if self._system else (user,)
-
-
-class Unplayed:
-    """Replaces a prompt or an agent where saved answers are only measured, so that none of its code is run."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.path: Path | None = None
-        self.files: Mapping[str, bytes] = {}
-
-    def messages(self, *given: object) -> NoReturn:
-        raise AssertionError("this benchmark was made to measure, not to play")
 
 
 def kept_name(path: Path) -> str:

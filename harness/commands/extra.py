@@ -7,17 +7,14 @@ in the data are printed with the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from rich import table
-
 from harness.config import options
-from harness.model import Block, Paragraph, Table, Verbatim
+from harness.report.text import rendered
 from harness.ui.console import console
-from harness.ui.streams import show_json
+from harness.ui.streams import show, show_json
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -36,31 +33,8 @@ def execute(args: Extra) -> int:
     if args.json:
         show_json(data)
     else:
-        _show(blocks, data.get("warnings", ()))
+        screen = console()
+        show(rendered(blocks, screen.width))
+        for warning in data.get("warnings", ()):
+            screen.print(f"warning: {warning}", style="yellow")
     return 0
-
-
-def _show(blocks: Sequence[Block], warnings: Sequence[str]) -> None:
-    screen = console()
-    for block in blocks:
-        match block:
-            case Table():
-                for part in ("", _table(block), ""):
-                    screen.print(part)
-            case Verbatim(text):
-                screen.print(text, soft_wrap=True)
-            case Paragraph(text):
-                screen.print(text)
-            case _:
-                raise TypeError(f"a command shows tables, paragraphs and verbatim text, got {type(block).__name__}")
-    for warning in warnings:
-        screen.print(f"warning: {warning}", style="yellow")
-
-
-def _table(of: Table) -> table.Table:
-    shown = table.Table(box=None, pad_edge=False)
-    for name in of.columns:
-        shown.add_column(name, justify="right" if name else "left")
-    for row in of.rows:
-        shown.add_row(*row)
-    return shown

@@ -15,8 +15,8 @@ from harness.config.plan import Plan
 from harness.engine.events import Emit
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
-from harness.engine.run import check_disk
-from harness.engine.session import Schedules, Session, check_plans, open_indexes, open_sessions, play
+from harness.engine.opening import open_sessions
+from harness.engine.session import Session, play
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 
@@ -34,11 +34,13 @@ def launch(
     say = partial(console.print, **PLAIN)
     with ExitStack() as held:
         sessions, code = _open(plans, extensions, Printer(console, extensions, alone=len(plans) == 1), say, held)
-        played = _play(sessions, extensions, console, caller or options.Session())
-        _finish(sessions, played)
+        _play(sessions, extensions, console, caller or options.Session())
+        for session in sessions:
+            if session.code is None:
+                session.finish()
         if len(plans) > 1:
             _tabulate(sessions, extensions, console)
-        _present(sessions, played, console, reported)
+        _present(sessions, console, reported)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])
@@ -53,13 +55,11 @@ def _open(
     """
     for words in dict.fromkeys(words for plan in plans for words in notices(plan)):
         say(words)
-    check_plans(plans, extensions)
+    for extension in extensions:
+        extension.check(plans)
     for extension in extensions:
         extension.begin(plans, held, say)
-    sessions, code = open_sessions(plans, open_indexes(plans, held), held, emit, extensions)
-    for extension in extensions:
-        extension.ready(sessions)
-    check_disk([run for session in sessions for run in session.unfinished])
+    sessions, code = open_sessions(plans, held, emit, extensions)
     for words in [words for session in sessions if session.unfinished for words in session.expected()]:
         say(words)
     return sessions, code
@@ -70,9 +70,8 @@ def _play(
     extensions: Sequence[Extension],
     console: Console,
     caller: options.Session,
-) -> Schedules:
+) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
-    unfinished = [session for session in sessions if session.unfinished]
     say = partial(console.print, **PLAIN)
 
     def shown() -> AbstractContextManager[Observe]:
@@ -80,18 +79,9 @@ def _play(
 
     playing = partial(play, extensions=extensions, say=say, display=shown, run_async=caller.run_async)
     for extension in extensions:
-        unfinished = [*extension.before(unfinished, partial(playing, finishing=False), say)] if unfinished else []
-    return playing(unfinished) if unfinished else []
-
-
-def _finish(sessions: Sequence[Session], played: Schedules) -> None:
-    """Score and report what is not finished yet."""
-    for session, lane, schedule in played:
-        if session.code is None:
-            session.finish(lane, schedule)
-    for session in sessions:
-        if session.code is None:
-            session.finish()
+        sessions = extension.before(sessions, partial(playing, finishing=False), say)
+    if unfinished := [session for session in sessions if session.unfinished]:
+        playing(unfinished)
 
 
 def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], console: Console) -> None:
@@ -102,12 +92,10 @@ def _tabulate(sessions: Sequence[Session], extensions: Sequence[Extension], cons
 
 
 def _present(
-    sessions: Sequence[Session],
-    played: Schedules,
-    console: Console,
-    reported: Callable[[Sequence[Reported], Say], None],
+    sessions: Sequence[Session], console: Console, reported: Callable[[Sequence[Reported], Say], None]
 ) -> None:
     """Print what held the runs up, and let features act on the reports."""
-    if played and (held_up := usage.bottleneck(played[0][2])):  # all share the event loop
-        console.print(held_up, **PLAIN)
+    held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
+    for words in list(filter(None, held_up))[:1]:  # all share the event loop
+        console.print(words, **PLAIN)
     reported([run for session in sessions for run in session.reported], partial(console.print, **PLAIN))

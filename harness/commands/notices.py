@@ -46,10 +46,8 @@ class Printer:
 
     def __call__(self, event: Event) -> None:
         match event:
-            case events.NotOpened(name, error):
-                tell(f"{name}: {error}")
-            case events.Unscored(results, error):
-                tell(f"{results}: {error}")
+            case events.Failed(what, error):
+                tell(f"{what}: {error}")
             case _:
                 for words in self._lines(event):
                     self._console.print(words, **PLAIN)
@@ -123,7 +121,7 @@ def _found(event: events.Opened) -> Iterator[str]:
 
 
 def _left_open(event: events.LeftOpen) -> str:
-    user = event.benchmark.user
+    user = event.benchmark.about.user
     figures = running(event.benchmark, event.figures)
     so_far = f"; {figures} (of the {plural(event.scored, user)} scored so far)" if event.scored else ""
     state = "INCOMPLETE" if event.done < event.users else "not scored yet: `resume` makes the report"

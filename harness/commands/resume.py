@@ -109,6 +109,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
             source=provenance.get("source"),
             sources=provenance.get("sources", {}),
             allow_invalid=args.allow_invalid,
+            earlier=manifest,
         ),
     )
 

@@ -186,7 +186,7 @@ def _models(args: RunOptions) -> list[str]:
     if named or args.queue is not None or args.config is not None:
         return named
     cls = args.found()
-    floor = cls.floor or next(iter(cls.baselines), None)
+    floor = cls.about.floor or next(iter(cls.baselines), None)
     if floor and args.demo and not (args.api_url or args.provider):
         return [f"{defaults.BASELINE_PREFIX}{floor}"]
     hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""

@@ -19,25 +19,15 @@ import msgspec
 from harness import __version__, defaults
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
+from harness.benchmarks.registry import check_baseline
 from harness.config import hash_seed
 from harness.config.address import Found, key_check
 from harness.cost import Price
 from harness.endpoint.request_body import Sampling
 from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
 
-PACKAGES = (
-    "aiohttp",
-    "anyio",
-    "tenacity",
-    "orjson",
-    "numpy",
-    "scipy",
-    "rich",
-    "json-repair",
-    "uvloop",
-    "pycityproto",
-    "shapely",
-)
+PACKAGES = ["aiohttp", "anyio", "tenacity", "orjson", "numpy", "scipy", "rich", "json-repair", "uvloop"]
+PACKAGES += ["pycityproto", "shapely"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +54,7 @@ class Terms:
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
     the run. With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what
-    its entry of a queue has for features.
+    its entry of a queue has for features, `earlier` the manifest of the run that is resumed.
     """
 
     allowed: frozenset[str] = frozenset()
@@ -74,11 +64,12 @@ class Terms:
     primary: str | None = None
     allow_invalid: bool = False
     queued: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One configuration over its subsets."""
+    """One configuration over its subsets. Raise `BadInput` for a baseline that the harness does not have."""
 
     name: str
     benchmark: Benchmark
@@ -89,6 +80,10 @@ class Plan:
     tuning: defaults.Tuning
     selection: Selection = field(default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED))
     terms: Terms = field(default_factory=Terms)
+
+    def __post_init__(self) -> None:
+        if self.found is None:
+            check_baseline(self.sampling.model, type(self.benchmark))
 
     @property
     def found(self) -> Found | None:
@@ -163,7 +158,7 @@ class Plan:
             "source": self.terms.source or (str(own.resolve()) if own else None),
             "sources": dict(self.terms.sources) or {name: str(path.resolve()) for name, path in files.items()},
             "harness": __version__,
-            "parser_version": self.benchmark.parser_version,
+            "parser_version": self.benchmark.about.parser_version,
             "python": platform.python_version(),
             "packages": dict(_versions()),
             "git": _commit(),

@@ -445,15 +445,13 @@ async def _linger(response: Response) -> None:
 
 async def _whole(content: Wire | aiohttp.StreamReader) -> bytes:
     """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
-    blocks, size, ended = [], 0, False
-    while not ended:
-        ended = content.is_eof()  # then all that is left is there
-        block = content.read_nowait() if ended else await content.readany()
-        size += len(block)
-        if size > LARGEST_REPLY:
-            raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
-        blocks.append(block)
-    return b"".join(blocks)
+    blocks, size = list[bytes](), 0
+    while size <= LARGEST_REPLY:
+        if content.is_eof():  # then all that is left is there
+            return b"".join([*blocks, content.read_nowait()])
+        blocks.append(await content.readany())
+        size += len(blocks[-1])
+    raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
 
 
 def _write(into: BinaryIO, block: bytes) -> None:

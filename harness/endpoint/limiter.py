@@ -13,7 +13,7 @@ import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from harness.endpoint.control import AdaptiveControl
 from harness.endpoint.rates import Rates
@@ -22,6 +22,8 @@ from harness.errors import TransportFault
 NEVER = float("inf")
 FIRST_REST, LONGEST_REST = 0.5, 8.0
 """Seconds: the pause of an endpoint that counts by time and does not say for how long, doubled up to the longest."""
+
+QUEUE = attrgetter("queue")
 
 _Waiting = tuple[int, int, float, asyncio.Future[None]]
 """Negative rank, order of arrival, tokens, and the future through which the slot is handed over."""
@@ -128,8 +130,7 @@ class Limiter:
     def at_once(self, tokens: float) -> bool:
         """Take a slot if that needs no waiting; return whether it did. `tokens` is what the request may use."""
         slots = self.slots
-        queued = any(limiter.queue for limiter in slots.limiters)
-        free = not queued and self.delay() == 0.0 and slots.delay(tokens) == 0.0
+        free = not any(map(QUEUE, slots.limiters)) and self.delay() == 0.0 and slots.delay(tokens) == 0.0
         if free:
             self._take(tokens)
         return free

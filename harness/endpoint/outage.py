@@ -76,20 +76,19 @@ class Outage:
     def succeeded(self, now: float, sent: float | None = None) -> bool:
         """Note a success of a request `sent` then (now, without it); return whether it forgave earlier failures."""
         sent = now if sent is None else sent
-        self._first_sent = min(self._first_sent, sent) if self._served else sent
-        start = sent
-        while self._served and self._served[-1][1] >= sent:
-            start = min(start, self._served.pop()[0])
-        self._served.append((start, now))
-        silence, over = (self.undecided_since, now), self.active
-        if over:
-            self.ended.append(silence)
-        failing = [user for user, first in self._first_failures.items() if first <= sent]
-        if several := len(failing) >= SEVERAL:
-            self._silences.append(silence)
+        served, start = self._served, sent
+        self._first_sent = min(self._first_sent, sent)
+        while served and served[-1][1] >= sent:
+            start = min(start, served.pop()[0])
+        served.append((start, now))
+        silence, several = (self.undecided_since, now), False
+        if self._first_failures:
+            if several := sum(first <= sent for first in self._first_failures.values()) >= SEVERAL:
+                self._silences.append(silence)
+            self._first_failures.clear()
         self.undecided_since, self.awaited = now, False
-        self._first_failures.clear()
-        self.answered(now)
+        if over := self.answered(now):
+            self.ended.append(silence)
         return over or several
 
     def answered(self, now: float) -> bool:

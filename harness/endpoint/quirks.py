@@ -191,6 +191,11 @@ def checked(names: Iterable[str]) -> Quirks:
     return frozenset(names)
 
 
+def unwanted(needs_schema: bool) -> Quirks:
+    """Return the quirks that requests must not have, if they need the benchmark's schema."""
+    return WITHOUT_SCHEMA if needs_schema else frozenset()
+
+
 def adapt(body: bytes, quirks: Quirks, stream: bool = False, given: Collection[str] = ()) -> bytes:
     """Return a request as an endpoint with these quirks takes it; the same object if nothing changes.
 
@@ -254,7 +259,7 @@ class Adapted:
         given: Collection[str] = (),
         needs_schema: bool = False,
     ) -> None:
-        self._unwanted = ({"stream"} if stream == "off" else set()) | (WITHOUT_SCHEMA if needs_schema else set())
+        self._unwanted = {*unwanted(needs_schema), *(["stream"] if stream == "off" else [])}
         self.quirks = checked(known) - self._unwanted
         self.on_learned = on_learned
         self.transport = transport

@@ -106,7 +106,7 @@ class Opening:
     def slots(self) -> Slots:
         slots = self.account.slots
         for extension in self.extensions:
-            slots = extension.limiting(self.plan, self.runs, slots)
+            slots = extension.limiting(self.runs, slots)
         return slots
 
     @property

@@ -1,11 +1,12 @@
-"""What a session reports of its runs, from their opening to their reports: frozen, without a word for readers."""
+"""What a session reports of its runs, from their opening to their reports, without a word for readers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.reports import Report
@@ -14,15 +15,17 @@ from harness.cost import Price
 from harness.errors import HarnessError
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
+class Event(Struct, frozen=True):
+    """What a session reports."""
+
+
+class Replaced(Event, frozen=True):
     """A run of another configuration had no results, so this one has taken its place."""
 
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Event, frozen=True):
     """A part of the provenance differs from that of the session before."""
 
     label: str
@@ -31,8 +34,7 @@ class Changed:
     now: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Event, frozen=True):
     """What the files of a run hold: torn lines that were set aside, records of users that the tasks lack, users that
     the share lacks; the prices before and now, where they differ; how many users of a resumed run are done."""
 
@@ -44,24 +46,14 @@ class Opened:
     resumed: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class NotOpened:
-    """A plan cannot start; others go on."""
-
-    name: str
-    error: HarnessError
-
-
-@dataclass(frozen=True, slots=True)
-class Unchanged:
+class Unchanged(Event, frozen=True):
     """A run was complete before, and its report is the present one."""
 
     label: str
     report: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Event, frozen=True):
     """A run has a new report."""
 
     label: str
@@ -69,16 +61,14 @@ class Scored:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Unscored:
-    """The records of a run cannot be scored; they stay as they are."""
+class Failed(Event, frozen=True):
+    """A plan of this name cannot start, or the records in this file cannot be scored; others go on."""
 
-    results: Path
+    what: str
     error: HarnessError
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOpen:
+class LeftOpen(Event, frozen=True):
     """A signal has stopped a run, which has no report; `figures` are those of the display, over so many users."""
 
     label: str
@@ -89,16 +79,14 @@ class LeftOpen:
     scored: int
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Event, frozen=True):
     """Nothing was received, so no run is kept."""
 
     plan: Plan
     reason: HarnessError
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Event, frozen=True):
     """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and `failed` count users,
     with repeats their plays; `notes` are those of features, `warnings` the benchmark's, `diverged` users who sent other
     requests after an interruption. `sealed`: each run is known to be this user's own."""
@@ -113,5 +101,4 @@ class Ended:
     sealed: bool
 
 
-Event = Replaced | Changed | Opened | NotOpened | Unchanged | Scored | Unscored | LeftOpen | Dropped | Ended
 Emit = Callable[[Event], None]

@@ -80,20 +80,17 @@ class Extension:
         """Yield what to know of a plan before its first request; `longest` returns the most steps that a user has."""
         return ()
 
-    def limiting(self, plan: Plan, runs: Sequence[Run], slots: Slots) -> Slots:
-        """Take part in how many requests are in flight at once."""
+    def limiting(self, runs: Sequence[Run], slots: Slots) -> Slots:
+        """Take part in how many requests of a plan's runs are in flight at once."""
         return slots
 
     def joining(self, lane: Lane) -> Companion | None:
         """Return what works next to the users of a lane."""
         return None
 
-    def ready(self, sessions: Sequence[Session]) -> None:
-        """Act once the runs of all plans are open, before any user is played. Raise `BadInput` for what cannot go on
-        so."""
-
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
-        """Act before unfinished sessions are played; return those that are still to be played."""
+        """Act once the runs of all plans are open, before any user is played; return the sessions that are still to be
+        played. Raise `BadInput` for what cannot go on so."""
         return sessions
 
     def ended(self, plans: Sequence[Plan]) -> None:
@@ -124,6 +121,6 @@ class Extension:
         """Take part in what gets the snapshots."""
         return nullcontext(observe)
 
-    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+    def stopped(self, runs: Sequence[Run]) -> Iterable[str]:
         """Yield what to know of the runs of a plan that has stopped early."""
         return ()

@@ -20,7 +20,6 @@ from harness.errors import BadInput
 from harness.model import Where
 from harness.report import text
 from harness.store import atomic
-from harness.store.backup import set_aside_any
 from harness.store.disk import DISK, Disk
 from harness.store.run import RunFiles
 from harness.store.tasks import TaskIndex, open_index
@@ -35,7 +34,7 @@ def index_file(benchmark: Benchmark, subset: str, path: Path, results: Path, rep
 
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
     secret = origin.secret(os.environ)
-    index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.key_field, secret)
+    index = open_index(path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.task_files.key_field, secret)
     if repeats == 1:
         return index
     with closing(index):
@@ -66,7 +65,7 @@ def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes], dis
     except OSError:
         unchanged = False
     if not unchanged:
-        set_aside_any(files.pages, stamp(), disk)
+        atomic.set_aside_any(files.pages, stamp(), disk)
     atomic.write(path, data, disk=disk)
     atomic.write(files.report("txt"), text.rendered(list(blocks(report))).encode(), disk=disk)
     for name, made in more.items():
@@ -82,7 +81,7 @@ def keep_foreign_text(files: RunFiles) -> None:
     except (OSError, BadInput):
         is_ours = False
     if not is_ours:
-        set_aside_any([path], stamp())
+        atomic.set_aside_any([path], stamp())
 
 
 def now() -> str:

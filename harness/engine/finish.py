@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, remark
 from harness.benchmarks import tasks
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.reports import Report
@@ -19,7 +19,6 @@ from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost, drawn
-from harness.errors import in_brief
 from harness.feature import features, pending
 from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
@@ -143,12 +142,8 @@ def facts(run: Run, name: str, failed: int) -> RunFacts:
 def _notes(run: Run) -> Iterator[str]:
     manifest, selection = run.manifest, run.manifest.selection
     task = run.task(0)
-    with guarded(run.benchmark, "remark"):
-        remark: object = run.benchmark.remark(task)
-        if not isinstance(remark, str):
-            raise TypeError(f"expected text, got {in_brief(remark)}")
-    if remark:
-        yield remark
+    if words := remark(run.benchmark, task):
+        yield words
     for change in manifest.provenance.get("allowed", ()):
         yield f"Continued although {change}; records from before and after stand side by side."
     outside = run.index.users(run.expected & ~run.index.selected(selection))

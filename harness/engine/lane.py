@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -251,10 +251,18 @@ class Lane:
 
     async def _settle(self, user: User, asked: Asked) -> Completion:
         """Return the reply to a request that goes by the caller."""
-        with user.in_flight(len(asked.body)):
-            warn = partial(user.warn, size=len(asked.body), request=asked.digest)
-            reply = await self.send(user, asked, warn)
+        run, size = user.run, len(asked.body)
+        times = self.caller.at_once if run.is_billed else 0  # what is no bill's business is not logged
+        run.store.starts(size, times)
+        try:
+            reply = await self.send(user, asked, partial(user.warn, size=size, request=asked.digest))
             user.keep(asked, reply)
+        except MachineError:  # what could not be saved stays in the log as in flight
+            raise
+        except BaseException:
+            run.store.lands(size, times)
+            raise
+        run.store.lands(size, times)
         return reply.completion
 
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
@@ -401,12 +409,6 @@ class User:
     def judge(self, completion: Completion, error: InvalidReply | None) -> None:
         """Count how a new reply was read."""
         self.lane.judge(self.name, judgement(completion, error))
-
-    def in_flight(self, size: int) -> AbstractContextManager[None]:
-        """Log that a request of so many bytes may be billed, while it is in flight."""
-        if not self.run.is_billed:
-            return nullcontext()
-        return self.run.store.in_flight(size, self.lane.caller.at_once)
 
     def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
         """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""

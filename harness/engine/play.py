@@ -60,7 +60,7 @@ async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judg
     """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark caught it, and
     `BenchmarkError`."""
     asking, note = benchmark.asking, benchmark.imports.same_note
-    chat, answer = Chat(ask, asking, benchmark.language, repeat, judged=judged, same_note=note), None
+    chat, answer = Chat(ask, asking, benchmark.about.language, repeat, judged=judged, same_note=note), None
     try:
         with guarded(benchmark, f"user {task.key}, play", InvalidReply):
             answer, outcome = await benchmark.play(task.given, chat), VALID

@@ -1,8 +1,9 @@
-"""How far a lane is: counts kept by the engine, findings, and the frozen snapshot that displays get."""
+"""How far a lane is: counts kept by the engine, rates and warnings of the last half minute, findings, and the frozen
+snapshot that displays get."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
 from harness.endpoint.caller import Caller
-from harness.engine.recent import WARNINGS, Counts, Rates, Warnings
 from harness.engine.run import Run
 from harness.feature import features
 from harness.model import JSON, AtRisk, Load, Money, Snapshot, Warned
@@ -21,6 +21,56 @@ FIRST_ANSWER_SECONDS = 30.0
 """Without any answer from the start to this, a warning says what was seen and what to try."""
 REPLIES_TO_PROJECT = 20
 """Replies of ended users before the number of replies of the others is projected from them."""
+RATE_SECONDS, RATE_STEPS = 30.0, 20
+"""Rates cover the last half minute, or more where fewer steps than this were done in it."""
+
+WARNINGS = 3
+"""Findings kept. Of faults, which are many, the last one is kept, and all are counted by kind."""
+
+Counts = tuple[int, int, int]
+"""What is done at a moment: steps, and tokens of prompts and of completions."""
+
+
+class Rates:
+    """How fast counts have grown recently."""
+
+    def __init__(self, now: float, counts: Counts) -> None:
+        self._history = deque([(now, counts)])
+
+    def of(self, now: float, counts: Counts) -> tuple[float, float, float]:
+        """Return steps, prompt tokens and completion tokens a second."""
+        history = self._history
+        history.append((now, counts))
+        while len(history) > 2:
+            second, (steps, _, _) = history[1]
+            if now - second <= RATE_SECONDS or counts[0] - steps <= RATE_STEPS:
+                break
+            history.popleft()
+        start, before = history[0]
+        if now <= start:
+            return 0.0, 0.0, 0.0
+        steps_rate, into, out = [
+            (count - earlier) / (now - start) for count, earlier in zip(counts, before, strict=True)
+        ]
+        return steps_rate, into, out
+
+
+class Warnings:
+    """The last few different warnings, each with its last time and how often it came while it was kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: dict[str, tuple[float, int]] = {}
+
+    def add(self, now: float, text: str) -> None:
+        _, times = self._kept.pop(text, (now, 0))
+        self._kept[text] = now, times + 1
+        if len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+
+    def recent(self, now: float) -> tuple[Warned, ...]:
+        """Return the warnings, the newest first."""
+        return tuple(Warned(text, now - last, times) for text, (last, times) in reversed(self._kept.items()))
 
 
 class Findings:

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import defaults
-from harness.benchmark import Benchmark, Task, kept_files
+from harness.benchmark import Benchmark, Task
 from harness.benchmarks import tasks
 from harness.benchmarks.scorer import Scorer
-from harness.config import origin
-from harness.config.plan import Plan, sampling_again
-from harness.cost import Bill, Cost, Price, Rate
-from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
+from harness.config.plan import sampling_again
+from harness.cost import Bill, Cost, Price
 from harness.endpoint.request_body import Sampling
-from harness.engine.events import Changed, Emit, Opened, Replaced
-from harness.engine.extension import Extension
-from harness.engine.files import now
-from harness.engine.play import check_measure, name_of
+from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
-from harness.errors import BadInput, HarnessError, MachineError
-from harness.feature import counts, features, own_logs
 from harness.model import SubsetProgress
-from harness.store.manifest import RUNNING, Manifest, Provenance, Tuning, differences
-from harness.store.run import RunFiles, RunStore, value_text
+from harness.store.manifest import Manifest
+from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
-
-NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
-"""Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 WITH_TASK = 2_000
 """Users whose tasks a report needs, so that its time does not grow with them."""
@@ -182,91 +169,6 @@ class Run:
         )
 
 
-def unwanted(plan: Plan) -> frozenset[str]:
-    """Return the quirks that a run's requests must not have."""
-    return WITHOUT_SCHEMA if plan.benchmark.asking.needs_schema else frozenset()
-
-
-def open_run(
-    plan: Plan,
-    index: TaskIndex,
-    store: RunStore,
-    label: str,
-    emit: Emit,
-    extensions: Sequence[Extension] = (),
-) -> Run:
-    """Check and repair a run's files, and open them for a plan. Raise `BadInput` for results of another program."""
-    files, provenance = store.files, plan.provenance()
-    old = _old(plan, files, store.manifest(), label, emit)
-    if old is not None:
-        for name, (before, after) in differences(old.provenance, provenance).items():
-            if name.partition(".")[0] not in NOT_REPORTED:
-                emit(Changed(label, name, before, after))
-    selected = index.selected(plan.selection)
-    if not selected.any():
-        raise BadInput(f"{label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
-    manifest = _manifest(plan, files.subset, provenance, index, old)
-    last_price = manifest.price
-    store.rate = Rate(manifest.take_price(plan.price))
-    for extension in extensions:
-        store.rate = extension.rated(plan, store.rate)
-        extension.opened(plan, manifest, old)
-    if old is None:
-        manifest.save(files.manifest)  # before any results: results without a manifest are another program's
-    done = store.open_logs(index)
-    run = Run(plan.benchmark, files.subset, index, store, manifest, selected | done, label)
-    run.is_new = old is None
-    run.changed = old is not None and (
-        old.tasks["sha256"] != index.sha256
-        or old.tasks.get("truth", "") != plan.benchmark.task_files.truth_sha256
-        or store.outside() > 0
-    )
-    emit(_opened(run, last_price, index.users(done & ~selected)))
-    if len(run.remaining):
-        try:
-            _go_on(run, plan)
-        except HarnessError:
-            if run.is_new:
-                store.drop(own_logs(files))
-            raise
-    return run
-
-
-def _old(plan: Plan, files: RunFiles, old: Manifest | None, label: str, emit: Emit) -> Manifest | None:
-    """Return the manifest that a plan goes on from, None for a new run. Raise `BadInput` if it cannot go on so."""
-    if old is not None and is_bare(files) and differences(old.identity, plan.identity()):
-        emit(Replaced(label))
-        old = None
-    if old is None:
-        if files.results.exists() and files.results.stat().st_size:
-            raise BadInput(
-                f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
-                "so give this run a --name of its own"
-            )
-        return None
-    if (had := old.repeats) > plan.repeats:
-        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
-    if plan.terms.primary not in (None, began := old.provenance.get("primary")):
-        kept = f"began with --primary {began}" if began else "began without --primary"
-        raise BadInput(
-            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
-        )
-    return old
-
-
-def _go_on(run: Run, plan: Plan) -> None:
-    """Begin to play users who are left, as the run's manifest now is."""
-    manifest, store = run.manifest, run.store
-    for feature in features():
-        feature.check(store.files, manifest, plan.terms.allowed)
-    check_measure(plan.benchmark, run.task(int(run.remaining[0])))
-    manifest.state, manifest.results_sha256 = RUNNING, None
-    manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
-    store.set_aside_report()
-    store.keep_files(kept_files(plan.benchmark))
-    manifest.save(store.files.manifest)
-
-
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
     """Return what a run's saved replies cost, None for a baseline.
 
@@ -278,79 +180,3 @@ def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
         return bill.cost(manifest.prices, sampling_again(manifest).most_completion)
     counted = msgspec.convert(manifest.cost, Cost)
     return counted if counted.shares else counted.at(manifest.price)
-
-
-def is_bare(files: RunFiles) -> bool:
-    """Return whether a run has neither replies nor failures, as after a wrong key: a new one loses nothing."""
-    return not any(path.exists() and path.stat().st_size for path in (files.results, files.responses, files.failures))
-
-
-def _manifest(plan: Plan, subset: str, provenance: Provenance, index: TaskIndex, old: Manifest | None) -> Manifest:
-    """Return the manifest of this session, with state, counts and times of an earlier one."""
-    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
-    if old is not None and old.provenance.get("endpoint") == plan.endpoint:
-        known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
-    known -= unwanted(plan)
-    used = old.provenance.get("quirks_used", ()) if old else ()
-    truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
-    made = Manifest(
-        subset=subset,
-        identity=plan.identity(),
-        provenance={**provenance, "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
-        tuning=cast(Tuning, asdict(plan.tuning)),
-        tasks={"path": path, "sha256": index.sha256, "users": index.users(), "truth": truth},
-        selection=plan.selection,
-        state=RUNNING,
-        counts={},
-        times={"created": now(), "seconds": 0.0},
-    )
-    if old is not None:
-        accepted = [
-            f"{name} was {value_text(a)}, is now {value_text(b)}"
-            for name, (a, b) in differences(old.identity, made.identity).items()
-        ]
-        made.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        made.tuning |= cast(Tuning, dict(counts(old)))
-        if learned := old.tuning.get("learned_limit"):
-            made.tuning["learned_limit"] = learned
-        made.state, made.counts, made.results_sha256 = old.state, old.counts, old.results_sha256
-        made.times = {**made.times, **old.times}
-        made.cost = old.cost
-        made.provenance["price"] = old.provenance.get("price")
-        if later := old.provenance.get("later_prices"):
-            made.provenance["later_prices"] = later
-        if primary := old.provenance.get("primary"):
-            made.provenance["primary"] = primary
-    made.provenance["origin"] = origin.seal(made, os.environ)
-    return made
-
-
-def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:
-    """Return how the files were found; `before` is the price of earlier replies."""
-    price = run.manifest.price
-    changed = before and price and before not in (price, price.when_deferred)
-    resumed = not run.is_new and len(run.remaining) and run.users_done
-    return Opened(
-        run.label,
-        torn=run.store.torn,
-        outside=run.store.outside(),
-        beyond_share=beyond_share,
-        prices=(before, price) if changed and before and price else None,
-        resumed=(run.users_done, run.users) if resumed else None,
-    )
-
-
-def check_disk(runs: Sequence[Run]) -> None:
-    """Refuse runs that do not fit on the disk: responses and results, and all results once more for the rewrite."""
-    if not runs:
-        return
-    steps = sum(int(run.index.steps[run.remaining].sum()) for run in runs)
-    present = sum(run.store.files.results.stat().st_size for run in runs)
-    needed = steps * defaults.BYTES_PER_STEP * 3 // 2 + present
-    folder = runs[0].store.files.folder
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise MachineError(
-            f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
-            f"{needed / 1e6:.0f} MB: free some space, or take fewer users with --limit or --ratio"
-        )

@@ -8,25 +8,21 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
-from harness.benchmark import kept_files
-from harness.benchmarks import tasks
-from harness.benchmarks.registry import check_baseline
 from harness.config.plan import Plan
 from harness.endpoint.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
-from harness.engine.events import Dropped, Emit, Ended, LeftOpen, NotOpened, Scored, Unchanged, Unscored
+from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
 from harness.engine.extension import Extension, Observe, Say
-from harness.engine.files import Reported, index_file, now, stamp, write_report
+from harness.engine.files import Reported, now, write_report
 from harness.engine.finish import finish, leave
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled, Signals
-from harness.engine.run import Run, is_bare, open_run
+from harness.engine.run import Run
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -38,123 +34,36 @@ from harness.errors import (
     RunStopped,
     memory_for,
 )
-from harness.feature import own_logs
 from harness.model import JSON, Snapshots
-from harness.store.atomic import remove_folder
-from harness.store.manifest import COMPLETE, is_file_name, load, part_of
-from harness.store.run import RunFiles, RunStore, runs_in, same_identity, value_text
-from harness.store.tasks import TaskIndex
+from harness.store.manifest import COMPLETE, part_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
-
-
-_IndexKey = tuple[str, str, str, Path, int]
-_Indexes = dict[_IndexKey, TaskIndex]
-"""By benchmark, the version of its rules, subset, tasks file and repeats; runs of several models share them."""
-
-
-def check_plans(plans: Sequence[Plan], extensions: Sequence[Extension]) -> None:
-    """Raise `BadInput` for what cannot be played: an unknown baseline, or what a feature refuses."""
-    for plan in plans:
-        if plan.found is None:
-            check_baseline(plan.sampling.model, type(plan.benchmark))
-    for extension in extensions:
-        extension.check(plans)
-
-
-def open_indexes(plans: Sequence[Plan], held: ExitStack) -> _Indexes:
-    """Open every tasks file, and validate it to its last line before anything else."""
-    found: _Indexes = {}
-    for plan in plans:
-        for subset, path in plan.tasks.items():
-            if (key := index_key(plan, subset)) not in found:
-                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
-                held.callback(found[key].close)
-    return found
-
-
-def index_key(plan: Plan, subset: str) -> _IndexKey:
-    return plan.benchmark.name, tasks.version(plan.benchmark), subset, plan.tasks[subset], plan.repeats
-
-
-def open_sessions(
-    plans: Sequence[Plan], indexes: _Indexes, held: ExitStack, emit: Emit, extensions: Sequence[Extension]
-) -> tuple[list[Session], int]:
-    """Return the sessions that can start, and an exit code. A plan that cannot stops no other; alone, it raises."""
-    if len(plans) == 1:
-        return [Session(plans[0], indexes, held, emit, extensions, alone=True)], 0
-    opened, code = [], 0
-    for plan in plans:
-        try:
-            opened.append(Session(plan, indexes, held, emit, extensions, alone=False))
-        except HarnessError as error:
-            emit(NotOpened(plan.name, error))
-            code = max(code, ExitCode.of(error))
-    return opened, code
 
 
 class Session:
     """One plan's runs, one of each subset, from their opening to their reports. `alone` means without other plans.
 
-    `unfinished` are the runs with users left at the start. After `finish`, `code` is the exit code, and `reported`
-    are the runs with a new report.
+    `unfinished` are the runs with users left at the start. `lane` is the one that has played them last, and `schedule`
+    how long that took; None before. After `finish`, `code` is the exit code, and `reported` are the runs with a new
+    report.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        indexes: _Indexes,
-        held: ExitStack,
-        emit: Emit,
-        extensions: Sequence[Extension],
-        alone: bool,
-    ) -> None:
-        """Lock a plan's runs, check that they have its configuration, and open their files."""
-        if odd := [name for name in kept_files(plan.benchmark) if not is_file_name(name)]:
-            raise BadInput(
-                f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
-            )
+    def __init__(self, plan: Plan, runs: list[Run], emit: Emit, extensions: Sequence[Extension], alone: bool) -> None:
         self.plan = plan
+        self.runs = runs
+        self.unfinished = [run for run in runs if len(run.remaining)]
+        self.lane: Lane | None = None
+        self.schedule: JSON | None = None
         self.code: int | None = None
         self.reported: list[Reported] = []
         self._emit = emit
         self._extensions = extensions
         self._label = "" if alone else f"{plan.name}: "
-        is_first = not plan.folder.exists()
-        stores: dict[str, RunStore] = {}
-        for subset in plan.tasks:
-            stores[subset] = RunStore(RunFiles(plan.folder, subset), time.time, stamp())
-            held.callback(stores[subset].close)
-        if is_first:
-            logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
-            held.callback(remove_folder, plan.folder, {*logs, *kept_files(plan.benchmark)})  # if no run is left in it
-        for earlier in runs_in(plan.folder):
-            if not (earlier.subset in stores and (plan.terms.restart or is_bare(earlier))):
-                same_identity(load(earlier.manifest), plan.identity(), plan.terms.allowed, plan.folder)
-        if plan.terms.restart:
-            for store in stores.values():
-                store.set_aside_everything(own_logs(store.files))
-        self.runs = [
-            open_run(
-                plan,
-                indexes[index_key(plan, subset)],
-                store,
-                subset if alone else f"{plan.name}, {subset}",
-                emit,
-                extensions,
-            )
-            for subset, store in stores.items()
-        ]
-        self.unfinished = [run for run in self.runs if len(run.remaining)]
 
-    def finish(
-        self, lane: Lane | None = None, schedule: JSON | None = None, signalled: Signalled = lambda: None
-    ) -> None:
-        """Finish each run and print what remains; `lane` and its schedule are None if there was nobody to play.
-
-        After a signal, or once `signalled` returns one, no record is read. Runs stay as they are, without a report.
-        """
-        ending, code = lane.ending if lane else None, COMPLETE_EXIT
+    def finish(self, signalled: Signalled = lambda: None) -> None:
+        """Finish each run and report what remains. After a signal, or once `signalled` returns one, no record is read.
+        Runs stay as they are, without a report."""
+        ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
         nothing = isinstance(ending, EndpointStopped) and not any(run.store.received for run in self.runs)
         if nothing and isinstance(ending, ConfigurationRefused):
             self.code = self._drop(ending)
@@ -163,25 +72,25 @@ class Session:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
             elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
-                self._count_time(run, lane, schedule)
+                self._count_time(run)
                 try:
                     if isinstance(ending, RunStopped):
                         self._leave(run)
                     else:
-                        self._finish(run, lane, nothing, partial(_check, signalled))
+                        self._finish(run, nothing, partial(_check, signalled))
                 except RunStopped as raised:
                     ending = raised
                     self._leave(run)
                 except (BadInput, BenchmarkError) as error:  # of this subset only; the others still get their reports
-                    self._emit(Unscored(run.store.files.results, error))
+                    self._emit(Failed(str(run.store.files.results), error))
                     code = ExitCode.of(error)
         self.code = max(code, self._ended(ending))
 
     def undo(self) -> None:
         """Restore the runs' state from before this session, which could not begin."""
         for run in self.unfinished:
-            if run.is_new and is_bare(run.store.files):
-                run.store.drop(own_logs(run.store.files))
+            if run.is_new and run.store.files.is_bare:
+                run.store.drop()
             else:
                 leave(run)
                 run.manifest.save(run.store.files.manifest)
@@ -201,28 +110,31 @@ class Session:
         """Return the largest number of remaining steps of a user."""
         return max(int(run.steps_left().max()) for run in self.unfinished)
 
-    def go_on(self, schedule: JSON) -> None:
+    def go_on(self) -> None:
         """Add the seconds that the first users took. Those of them who failed are tried again."""
         for run in self.unfinished:
             run.failed = 0
-            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + schedule["seconds"]
+            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + self._seconds
+
+    @property
+    def _seconds(self) -> float:
+        return float(self.schedule["seconds"]) if self.schedule else 0.0
 
     def _drop(self, ending: HarnessError) -> int:
         """Remove the runs, of which nothing was received, and return the exit code."""
         for run in self.runs:
-            run.store.drop(own_logs(run.store.files))
+            run.store.drop()
         self.runs = []
         self._emit(Dropped(self.plan, ending))
         return ExitCode.of(ending)
 
-    def _count_time(self, run: Run, lane: Lane | None, schedule: JSON | None) -> None:
+    def _count_time(self, run: Run) -> None:
         """Write the seconds of this session, and the limit that it has learned, into the manifest."""
         manifest = run.manifest
-        seconds = schedule["seconds"] if schedule else 0.0
-        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + seconds, 3)}
-        if lane is not None:
-            manifest.times["schedule"] = schedule
-            control = lane.caller.limiter.slots.control
+        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + self._seconds, 3)}
+        if self.lane is not None:
+            manifest.times["schedule"] = self.schedule
+            control = self.lane.caller.limiter.slots.control
             if not isinstance(control, FixedControl):
                 whole = control.limit * part_of(manifest.selection)[1]
                 manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
@@ -234,12 +146,12 @@ class Session:
         run.manifest.save(run.store.files.manifest)
         self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
 
-    def _finish(self, run: Run, lane: Lane | None, nothing: bool, check: Callable[[], None]) -> None:
+    def _finish(self, run: Run, nothing: bool, check: Callable[[], None]) -> None:
         """Write the results, report and manifest of one run; no report if `nothing` was ever received."""
         manifest, files = run.manifest, run.store.files
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, self.plan.name, lane is not None and lane.ending is not None, check)
+            report, more = finish(run, self.plan.name, self.lane is not None and self.lane.ending is not None, check)
             if not nothing:
                 write_report(files, report, more)
         manifest.save(files.manifest)
@@ -259,7 +171,7 @@ class Session:
                 ending=ending,
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
-                notes=[words for extension in asked for words in extension.stopped(self.plan, runs)],
+                notes=[words for extension in asked for words in extension.stopped(runs)],
                 warnings=[warning for run in runs for warning in run.warnings],
                 diverged=sum(run.diverged for run in runs),
                 sealed=all(run.manifest.provenance.get("origin") for run in runs),
@@ -275,11 +187,9 @@ class Session:
         return any(run.manifest.state != COMPLETE for run in self.runs)
 
 
-Schedules = list[tuple["Session", Lane, JSON]]
-"""Sessions, their lanes and schedules, once all users are played."""
-RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, Schedules]]], Schedules]
-"""Awaits a play in a loop of another thread, and returns what it returns."""
-PlayAlone = Callable[[Sequence["Session"]], Schedules]
+RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, None]]], None]
+"""Awaits a play in a loop of another thread."""
+PlayAlone = Callable[[Sequence["Session"]], None]
 """Plays sessions without finishing them."""
 
 
@@ -290,8 +200,8 @@ def play(
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
     run_async: RunAsync | None = None,
-) -> Schedules:
-    """Play all at once, with one limit for each account; return each session's lane and schedule.
+) -> None:
+    """Play all at once, with one limit for each account.
 
     `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
     the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
@@ -309,7 +219,7 @@ def play(
                 return run_async(playing)
             signals.listen()
             uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-            return anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
+            anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
     except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
         for session in sessions:
             if session.code is None:
@@ -326,21 +236,24 @@ async def _played(
     observe: Callable[[Snapshots], None],
     finishing: bool,
     signals: Signals,
-) -> Schedules:
+) -> None:
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
         async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
+            session_of[lane].schedule = schedule
             if finishing:
-                finish = session_of[lane].finish
-                await lane.guarded(partial(anyio.to_thread.run_sync, finish, lane, schedule, signalled))
+                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled))
 
+        for lane, session in session_of.items():
+            session.lane = lane
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
         for extension in made[0].extensions:
             observe = await held.enter_async_context(extension.observing(observe))
         playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
         await playing.run()
-        return [(session, lane, playing.schedule(lane)) for lane, session in session_of.items()]
+        for lane, session in session_of.items():
+            session.schedule = playing.schedule(lane)
 
 
 def _check(signalled: Signalled) -> None:

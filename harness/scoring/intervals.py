@@ -125,9 +125,9 @@ def student(freedom: float) -> float:
     quantile, step, peak = 0.0, 1.0, _peak(freedom)
     while step > 1e-14 * quantile:
         square = quantile**2 / freedom
-        term = whole = quantile
+        share, term, whole = square / (1 + square), quantile, quantile
         for k in count(1):
-            term *= square / (1 + square) * (freedom + 2 * k - 1) / (2 * k + 1)
+            term *= share * (freedom + 2 * k - 1) / (2 * k + 1)
             whole += term
             if term <= 1e-17 * whole:
                 break
@@ -146,9 +146,11 @@ def _peak(freedom: float) -> float:
     return series / math.sqrt(2 * math.pi)
 
 
-def _untied(strata: Sequence[Moments]) -> Fraction:
+def _untied(strata: Sequence[Moments]) -> int | Fraction:
     """Return how many untied users the mean over strata is as good as: few if one of the strata has few users, since
     that one decides, and all of them if the strata are of one size."""
+    if len(strata) == 1:
+        return strata[0].untied
     rate = Fraction(sum(of.untied for of in strata), sum(of.users for of in strata))
     return rate * sum(Fraction(1, of.users) for of in strata) ** 2 / sum(Fraction(1, of.users**3) for of in strata)
 

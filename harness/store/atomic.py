@@ -1,7 +1,9 @@
-"""Files that are replaced whole.
+"""Files that are replaced whole, and files that make room for others and stay: nothing is ever deleted.
 
-Guarantee: whoever opens the file, at any moment and after any death of this process or of the machine, finds the old
-content or the new one, whole. Trade-off: two syncs a file. Not covered: file systems that ignore fsync.
+Guarantee: whoever opens a file that is replaced, at any moment and after any death of this process or of the machine,
+finds the old content or the new one, whole. When a function that makes room returns, the old content has its other
+name, also after a power loss; the new file may follow. Trade-off: two syncs a file. Not covered: file systems that
+ignore fsync.
 """
 
 from __future__ import annotations
@@ -9,14 +11,17 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import socket
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
+from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO
 
+from harness.benchmarks.files import open_regular
 from harness.errors import MachineError
 from harness.store.disk import DISK, FRESH, Content, Disk
 
@@ -134,3 +139,51 @@ def sync_folder(folder: Path, disk: Disk = DISK) -> None:
     except OSError as error:
         if error.errno not in NO_FOLDER_SYNC:
             raise MachineError(f"cannot sync {folder}: {error.strerror}; what the disk holds is unknown") from error
+
+
+def keep_old(path: Path, stamp: str, disk: Disk) -> None:
+    """Give a file that is about to be replaced a second name, so that its content stays."""
+    kept = _free_name(path, stamp)
+    try:
+        disk.link(path, kept)
+    except OSError:  # a file system without hard links: a copy costs more, and does the same
+        try:
+            with open_regular(path) as old, replacing(kept, disk=disk) as copy:
+                shutil.copyfileobj(old, copy, 1 << 20)
+        except (OSError, MachineError) as error:
+            raise MachineError(f"cannot keep {path}: {error}") from error
+    sync_folder(path.parent, disk)
+
+
+def drop_second_names(path: Path, disk: Disk) -> None:
+    """Remove the second name that a death within `keep_old` has left to a file that is about to be appended to.
+
+    The content has not been replaced yet, so it is not lost with the name.
+    """
+    try:
+        state = path.lstat()
+        for kept in path.parent.glob(f"{escape(path.name)}.before-*") if state.st_nlink > 1 else ():
+            if os.path.samestat(kept.lstat(), state):
+                disk.unlink(kept)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
+
+
+def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:
+    """Give those of some files that exist another name; new ones are about to follow."""
+    for path in filter(os.path.lexists, paths):
+        kept = _free_name(path, stamp)
+        try:
+            disk.replace(path, kept)
+        except OSError as error:
+            raise MachineError(f"cannot rename {path} to {kept.name}: {error.strerror}") from error
+        sync_folder(path.parent, disk)
+
+
+def _free_name(path: Path, stamp: str) -> Path:
+    """Return `<file>.before-<stamp>`, numbered where that is taken: two commands may share a second."""
+    name = f"{path.name}.before-{stamp}"
+    names = chain((name,), (f"{name}-{number}" for number in count(2)))
+    return next(free for free in map(path.with_name, names) if not os.path.lexists(free))

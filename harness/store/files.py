@@ -23,6 +23,11 @@ class RunFiles:
         self.reports = self.report("txt"), self.report("json"), *self.pages, folder / f"generated_{subset}.json"
         """All that is written with a report, and true only as long as that is."""
 
+    @property
+    def is_bare(self) -> bool:
+        """Return whether there are neither replies nor failures, as after a wrong key: a new run loses nothing."""
+        return not any(path.exists() and path.stat().st_size for path in (self.results, self.responses, self.failures))
+
     def log(self, name: str) -> Path:
         """Return the log of a feature."""
         return self.folder / f"{name}_{self.subset}.jsonl"

@@ -56,24 +56,25 @@ class RunLock:
         except OSError as error:
             raise MachineError(f"cannot open {path}: {error.strerror}") from error
         try:
-            lock(self._fd)
-        except BlockingIOError:
-            self._refuse()
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                self._close()
-                raise MachineError(f"cannot lock {path}: {error.strerror}") from error
-            self._leased, holder = True, self._read()
-            if holder is not None and clock() - holder["renewed"] <= LEASE:
-                self._refuse()
-        if not self._is_there():  # its holder removed the folder of a run that came to nothing
-            self._close()
-            raise InUse(f"{path.parent} was removed by the process that had it: try again")
-        try:
-            self._write()
-        except MachineError:
+            self._take(lock)
+        except (InUse, MachineError):
             self._close()
             raise
+
+    def _take(self, lock: Callable[[int], None]) -> None:
+        try:
+            lock(self._fd)
+        except BlockingIOError:
+            raise self._in_use() from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise MachineError(f"cannot lock {self._path}: {error.strerror}") from error
+            self._leased, holder = True, self._read()
+            if holder is not None and self._clock() - holder["renewed"] <= LEASE:
+                raise self._in_use() from None
+        if not self._is_there():  # its holder removed the folder of a run that came to nothing
+            raise InUse(f"{self._path.parent} was removed by the process that had it: try again")
+        self._write()
 
     def _is_there(self) -> bool:
         """Return whether the path still leads to the file that is locked."""
@@ -104,10 +105,8 @@ class RunLock:
     def _is_ours(self) -> bool:
         return not self._leased or self._read() == self._holder
 
-    def _refuse(self) -> None:
-        who = self._who()
-        self._close()
-        raise InUse(f"{self._path.parent} is in use by {who}: wait for it, or end it and try again")
+    def _in_use(self) -> InUse:
+        return InUse(f"{self._path.parent} is in use by {self._who()}: wait for it, or end it and try again")
 
     def _who(self) -> str:
         holder = self._read()

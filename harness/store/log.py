@@ -200,7 +200,7 @@ class AppendLog:
     def append_sealed(self, lines: Sequence[bytes]) -> int:
         """Append lines as `seal` returns them, by one write; return the offset of the first in bytes."""
         whole, offset, start = b"".join(lines), self.size, perf_counter()
-        if any(len(line) > LINE_MOST for line in lines):
+        if len(whole) > LINE_MOST and any(len(line) > LINE_MOST for line in lines):
             what = f"a line of more than {LINE_MOST >> 20} MB is never read again"
             raise MachineError(f"cannot write {self.path}: {what}")
         try:

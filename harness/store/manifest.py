@@ -23,6 +23,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.store.atomic import write
 from harness.store.disk import DISK, Disk
+from harness.store.files import runs_in
 
 FORMAT = 1
 State = Literal["running", "stopped", "incomplete", "complete"]
@@ -224,6 +225,26 @@ class Manifest(msgspec.Struct, kw_only=True):
         """Return how many times each user is played."""
         return self.selection.get("repeats", 1)
 
+    def go_on(self, old: Manifest) -> dict[str, tuple[Any, Any]]:
+        """Take up state, counts, times, cost, prices and limits of the run so far, whose manifest is `old`, and note
+        what was allowed to differ. Return what differs of the provenance, which was not asked."""
+        changed = differences(old.provenance, self.provenance)
+        accepted = [
+            f"{name} was {value_text(a)}, is now {value_text(b)}"
+            for name, (a, b) in differences(old.identity, self.identity).items()
+        ]
+        self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
+        self.provenance["price"] = old.provenance.get("price")
+        if later := old.provenance.get("later_prices"):
+            self.provenance["later_prices"] = later
+        if primary := old.provenance.get("primary"):
+            self.provenance["primary"] = primary
+        if learned := old.tuning.get("learned_limit"):
+            self.tuning["learned_limit"] = learned
+        self.state, self.counts, self.results_sha256, self.cost = old.state, old.counts, old.results_sha256, old.cost
+        self.times = {**self.times, **old.times}
+        return changed
+
     def save(self, path: Path, disk: Disk = DISK) -> None:
         write(path, orjson.dumps(msgspec.structs.asdict(self), option=orjson.OPT_INDENT_2) + b"\n", disk=disk)
 
@@ -249,6 +270,11 @@ class _Schedule(msgspec.Struct):
 
 UNKNOWN = "not a parameter of this version of the harness"
 CHOICES = {"state": STATES, "tuning.stream": get_args(Stream), "tuning.durability": get_args(Durability)}
+
+
+def manifests(folder: Path) -> dict[str, Manifest]:
+    """Return the manifests of the runs of one name, by subset. Raise as `load` does."""
+    return {files.subset: found for files in runs_in(folder) if (found := load(files.manifest))}
 
 
 def load(path: Path) -> Manifest | None:

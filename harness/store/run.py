@@ -1,14 +1,14 @@
 """The writer of one run's files: hold the lock, set torn lines aside, find done users and saved responses, append.
 
-Guarantees are those of `log`, `atomic` and `backup`.
+Guarantees are those of `log` and `atomic`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,8 +22,15 @@ from harness.cost import Bill, Rate
 from harness.errors import MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
-from harness.store.atomic import make_folder, replacing, sync_folder, write
-from harness.store.backup import drop_second_names, keep_old, replace_results, set_aside_any
+from harness.store.atomic import (
+    drop_second_names,
+    keep_old,
+    make_folder,
+    replacing,
+    set_aside_any,
+    sync_folder,
+    write,
+)
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
@@ -45,11 +52,19 @@ class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
     `bill` has every saved reply to this run's own requests, of earlier sessions too, and the requests without a reply
-    that may have been billed. `rate` is that of the requests of now.
+    that may have been billed. `rate` is that of the requests of now. `others` are the run's files of features.
     """
 
-    def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        files: RunFiles,
+        clock: Callable[[], float],
+        stamp: str,
+        disk: Disk = DISK,
+        others: Sequence[Path] = (),
+    ) -> None:
         self.files = files
+        self._others = others
         self._disk = disk
         self._clock = clock
         self._stamp = stamp
@@ -91,22 +106,26 @@ class RunStore:
         """Set the report aside: it is no longer true of a run that goes on."""
         set_aside_any(self.files.reports, self._stamp, self._disk)
 
-    def set_aside_everything(self, others: Sequence[Path] = ()) -> None:
-        """Set an earlier run aside (`--restart`) with its `others`, files of features; its manifest last: results
-        without one are another program's."""
+    def set_aside_everything(self) -> None:
+        """Set an earlier run aside, its manifest last: results without one are another program's."""
         files = self.files
-        logs = files.results, files.responses, files.failures, *others, files.events
-        paths = *logs, *files.reports, files.manifest
-        set_aside_any(paths, self._stamp, self._disk)
+        logs = files.results, files.responses, files.failures, *self._others, files.events
+        set_aside_any((*logs, *files.reports, files.manifest), self._stamp, self._disk)
+
+    def begin(self, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
+        """Save that users are played from now on: without a report, with the files that are `kept`."""
+        self.set_aside_report()
+        self.keep_files(kept)
+        manifest.save(self.files.manifest, self._disk)
 
     @property
     def received(self) -> bool:
         """Whether anything of a reply is saved."""
         return any(path.exists() and path.stat().st_size for path in (self.files.results, self.files.responses))
 
-    def drop(self, others: Sequence[Path] = ()) -> None:
-        """Leave no run behind where nothing was received: only the log of events stays; failures and `others`, files of
-        features, are set aside."""
+    def drop(self) -> None:
+        """Leave no run behind where nothing was received: only the log of events stays; failures and the files of
+        features are set aside."""
         files = self.files
         try:
             for path in (files.manifest, files.results, files.responses):
@@ -115,7 +134,7 @@ class RunStore:
                 self._disk.unlink(files.failures)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
-        set_aside_any([files.failures, *others], self._stamp, self._disk)
+        set_aside_any([files.failures, *self._others], self._stamp, self._disk)
 
     def own_log(self, path: Path) -> log.AppendLog:
         """Repair and open the log of a feature; it is closed with the others."""
@@ -271,26 +290,14 @@ class RunStore:
         if what in UNANSWERED:
             count_unanswered(self.bill, line)
 
-    @contextmanager
-    def in_flight(self, size: int, times: int = 1) -> Iterator[None]:
-        """Have a request of so many bytes in flight, up to so many `times` at once.
+    def starts(self, size: int, times: int = 1) -> None:
+        """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
+        same.
 
         Guarantee: wherever this process dies, the log has at least the requests that were in flight, by their number
         and bytes (`in_flight`). A line is written only where they are more than the last one says, which is twice what
         there was; `landed` writes that there are none left.
         """
-        self.starts(size, times)
-        try:
-            yield
-        except MachineError:  # what could not be saved stays in the log as in flight
-            raise
-        except BaseException:
-            self.lands(size, times)
-            raise
-        self.lands(size, times)
-
-    def starts(self, size: int, times: int = 1) -> None:
-        """Have requests in flight, as `in_flight` does, until `lands` is called with the same."""
         requests, sent = self._out
         self._out = requests, sent = requests + times, sent + times * size
         if requests > self._marked[0] or sent > self._marked[1]:
@@ -404,6 +411,24 @@ class RunStore:
     def usage(self) -> RunUsage:
         """Return what all requests have used."""
         return self.bill.total
+
+
+def replace_results(
+    path: Path, records: Iterator[JSON], stamp: str, disk: Disk = DISK, *, shown_by: Iterable[Path] = ()
+) -> str:
+    """Rewrite records and return the file's SHA-256. If its content changes, the old file, and the pages that it is
+    `shown_by`, are set aside before the new content takes the place."""
+    whole = hashlib.sha256()
+    with replacing(path, disk=disk) as file:
+        for data in records:
+            line = log.seal(data)
+            whole.update(line)
+            file.write(line)
+        with open_regular(path) as old:
+            if hashlib.file_digest(old, "sha256").digest() != whole.digest():
+                keep_old(path, stamp, disk)
+                set_aside_any(shown_by, stamp, disk)
+    return whole.hexdigest()
 
 
 def numbered(repeat: int) -> JSON:

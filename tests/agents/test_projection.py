@@ -13,7 +13,7 @@ from pycityproto.city.map.v2 import map_pb2
 
 from harness.agents.city import read_city
 from harness.agents.environment import MapData
-from harness.agents.projection import lnglat
+from harness.agents.spatial import lnglat
 from harness.defaults import SAMPLE_FOLDER
 from tests.support.agent_town import runner
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.agents.city import Aoi, City
-from harness.agents.day import Row
+from harness.agents.day import Row, gyration_radius, intention_sequence, proportions, visited
 from harness.agents.simulator import UnknownPlace, Walker
-from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.errors import BadInput, HarnessError
 
 CENTROIDS = {1: (0.0, 0.0), 2: (3000.0, 4000.0), 3: (3000.0, 0.0), 4: (0.0, 3000.0), 5: (0.0, 0.0)}

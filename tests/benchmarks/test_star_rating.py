@@ -235,24 +235,11 @@ def test_synthetic_tasks_are_written_below_the_folder_and_nowhere_else(
     assert words in found and not (tmp_path / "a.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        ('secondary = (Metric("Extra"),)\n    headline = ("Extra",)', "secondary: nothing gives them a value"),
-        ('secondary = (Metric("Extra"),)', "secondary: nothing gives them a value"),
-    ],
-)
-def test_a_figure_that_nothing_gives_a_value_is_refused(
-    harness: Commands, tmp_path: Path, declared: str, words: str
-) -> None:
-    file = edited(tmp_path, f"    {declared}")
-    assert words in harness.refused("run", file, "--model", FLOOR, "--tasks-dir", TASKS)
-
-
 def test_a_headline_of_secondary_metrics_leaves_the_first_two_to_compare(tmp_path: Path) -> None:
     """Secondary metrics are not compared, and a comparison without a primary figure has no verdict."""
-    values = having("scoring", "Means", "def values(self, records):\n    return [[1.0, 1.0, 1.0] for _ in records]")
-    file = edited(tmp_path, f'    secondary = (Metric("Extra"),)\n    headline = ("Extra",)\n\n{values}')
+    values = "def values(self, records):\n    return [[1.0, 1.0, 1.0] for _ in records]"
+    scoring = having("scoring", "Means", f'secondary = (Metric("Extra"),)\nheadline = ("Extra",)\n\n{values}')
+    file = edited(tmp_path, scoring)
     assert Figures(registry.find(str(file))()).main == ("MAE", "Exact")
 
 

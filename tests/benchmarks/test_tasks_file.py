@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import orjson
 import pytest
 
-from harness.benchmark import Benchmark, Metric, Task
+from harness.benchmark import Benchmark, Metric, Task, TaskFiles
 from harness.benchmarks import tasks
 from harness.benchmarks.streamprofile import task as own
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
@@ -327,7 +327,7 @@ class Stars(Benchmark):
     """As somebody else may write one."""
 
     name = "stars"
-    key_field = "name"
+    task_files = TaskFiles(key_field="name")
     subsets: ClassVar = {"yelp": "stars.jsonl"}
     metrics = (Metric("Exact"),)
 

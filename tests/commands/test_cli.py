@@ -908,10 +908,13 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
     assert "no memory left to score beijing" in told and "`reeval`" in told
 
 
-def test_unknown_baseline_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
-    """Also by a preview; no folder is made for it."""
+def test_unknown_baseline_is_refused_before_anything_is_opened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by a preview; no folder is made for it, and nothing is said of what it will do."""
     words = ["run", "--demo", "--model", "baseline/nobody", "--results-dir", str(tmp_path / "r")]
     assert main(words) == 2
+    assert not capsys.readouterr().out
     assert main([*words, "--dry-run"]) == 2
     assert not (tmp_path / "r").exists()
 

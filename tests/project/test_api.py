@@ -20,7 +20,8 @@ from tests.support import ROOT
 
 PAGES = [import_module("harness.features.pages").Pages(html=False)] if find_spec("harness.features.pages") else []
 PUBLIC = {
-    *("Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Scoring", "Task"),
+    *("About", "Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Scoring"),
+    *("Task", "TaskFiles"),
     "__version__",
     *("AnswersUnusable", "BadInput", "BenchmarkError", "EndpointStopped", "HarnessError", "InUse", "MachineError"),
     "RunStopped",

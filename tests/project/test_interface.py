@@ -221,7 +221,6 @@ from harness import Benchmark, Metric, Task
 
 class Broken(Benchmark):
     name = "broken"
-    user = "user"
     subsets = {"one": "one.jsonl"}
     metrics = (Metric("Score"),)
 

@@ -25,7 +25,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.errors import BadInput, MachineError
 from harness.store import atomic, log
-from harness.store.backup import keep_old
+from harness.store.atomic import keep_old
 from harness.store.disk import APPEND, DISK, FRESH, KEEP
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held

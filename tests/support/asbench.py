@@ -20,7 +20,7 @@ from harness.agents.city import load_city
 from harness.agents.loader import load_agent
 from harness.agents.runner import Runner
 from harness.agents.session import play
-from harness.benchmarks.dailymobility import task
+from harness.benchmarks.dailymobility.benchmark import task_of
 from harness.endpoint.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Completion, Request
@@ -57,7 +57,7 @@ def played(path: Path, seed: int = 0) -> dict[str, Any]:
 
     async def live() -> None:
         for line in json.loads((DEMO / "profiles.json").read_bytes())[:RESIDENTS]:
-            resident = task.parse(line, city, 100).given
+            resident = task_of(line, city, 100).given
             asked = requests[resident.key] = []
 
             async def ask(request: Request, asked: list[Any] = asked) -> Completion:

@@ -81,6 +81,11 @@ def changed(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
+def made_of(member: str, kind: str, arguments: str) -> str:
+    """Return the source of a member of a benchmark: an object of a class of the harness with these arguments."""
+    return f"    {member} = __import__('harness').{kind}({arguments})\n"
+
+
 def having(member: str, kind: str, body: str) -> str:
     """Return the source of a member of a benchmark: an object whose class extends `kind` by a body."""
     own = indent(body, " " * 8)

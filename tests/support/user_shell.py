@@ -129,7 +129,7 @@ def _make(checkout: Path, urls: Mapping[str, str]) -> None:
 
 
 def _hub(tasks: Path) -> HubServer:
-    hub = HubServer(aliases=tuple(str(registry.find(name).data_set) for name in registry.SHIPPED))
+    hub = HubServer(aliases=tuple(str(registry.find(name).task_files.data_set) for name in registry.SHIPPED))
     hub.refs[REVISION] = hub.commit({str(path.relative_to(tasks)): path.read_bytes() for path in tasks.rglob("*.*")})
     return hub
 

@@ -151,9 +151,7 @@ class WholeRun:
         job = Run(benchmark, "weibo", index, store, made, np.ones(len(index), np.bool_))
         if len(job.remaining):
             made.state = RUNNING
-            store.set_aside_report()
-            store.keep_files(benchmark.configuration.files)
-            made.save(files.manifest, disk)
+            store.begin(made, benchmark.configuration.files)
             anyio.run(self._play, job, endpoint, self.extensions(disk))
         elif made.state == COMPLETE:
             return made
@@ -172,7 +170,7 @@ class WholeRun:
         clock = anyio.current_time
         findings, slots = Findings([job], clock), Slots(FixedControl(LIMIT), clock)
         for one in extensions:
-            slots = one.limiting(None, [job], slots)  # type: ignore[arg-type]
+            slots = one.limiting([job], slots)
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=no_wait, rng=chance)
         power = self._power

@@ -22,7 +22,9 @@ import orjson
 
 from harness import defaults
 from harness.chat import Chat
+from harness.config.address import Found
 from harness.config.plan import Plan, Way
+from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Limiter, Slots
@@ -154,7 +156,8 @@ class Played:
         tuning = defaults.Tuning(concurrency=of.concurrency, rpm=self.rpm, tpm=self.tpm)
         selection = {"ratio": 1.0, "sample_seed": of.seed}
         sampling, benchmark = Sampling("m"), Prompts()
-        self.plan = Plan("run", benchmark, sampling, {"weibo": path}, folder, Way(), tuning, selection)  # type: ignore[arg-type]
+        way = Way(Found((Address("http://x"),), None))
+        self.plan = Plan("run", benchmark, sampling, {"weibo": path}, folder, way, tuning, selection)  # type: ignore[arg-type]
         made = Manifest(
             subset="weibo",
             identity={"benchmark": "chains", "model": "m", "settings": {}, "sampling": {}, "files": {}},

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from harness.cost import rounded
 from harness.endpoint.latency import REPLIES, Latency
-from harness.engine.progress import time_to_go
-from harness.engine.recent import Rates, Warnings
+from harness.engine.progress import Rates, Warnings, time_to_go
 from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.board import Board, view

@@ -13,22 +13,33 @@ from msgspec import structs
 
 from harness.agents import session
 from harness.agents.city import City, load_city
-from harness.agents.day import INTENTIONS, NUMBERS, ROWS, SLOTS, Day, DayMetrics, Resident
+from harness.agents.day import (
+    INTENTIONS,
+    NUMBERS,
+    ROWS,
+    SLOTS,
+    Day,
+    Resident,
+    gyration_radius,
+    intention_sequence,
+    proportions,
+    visited,
+)
 from harness.agents.llm import no_reply
 from harness.agents.loader import KEPT, AgentFile, load_agent
 from harness.agents.runner import Runner
-from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
-from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth, task
+from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth
 from harness.benchmarks.dailymobility.cards import ResidentCards
-from harness.benchmarks.dailymobility.measures import gyration_radius, intention_sequence, proportions, visited
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
-from harness.benchmarks.template import Unplayed
+from harness.benchmarks.tasks import kind_of
+from harness.benchmarks.template import Template
 from harness.chat import Asking, Chat
-from harness.errors import AgentFailed, BadInput, in_brief
+from harness.errors import AgentFailed, BadInput, FieldError, in_brief
 from harness.model import JSON, Completion, Request
 
 FOLDER, PROFILES = "dailymobility", "profiles.json"
@@ -72,7 +83,6 @@ class Mode(Protocol):
     """How a day comes about. `asks_with` has the identity of the mode alone."""
 
     name: str
-    steps: int
     asks_with: Configuration
 
     async def play(self, resident: Resident, chat: Chat) -> Day: ...
@@ -84,7 +94,7 @@ class PlanMode:
     name = plan.MODE
     steps = 1
 
-    def __init__(self, prompt: plan.PlanPrompt, city: City, asking: Asking) -> None:
+    def __init__(self, prompt: Template, city: City, asking: Asking) -> None:
         self.asks_with = Configuration(prompt.source, prompt.path, prompt.files, asking.identity)
         self._prompt = prompt
         self._nearby = plan.Nearby(city)
@@ -162,20 +172,6 @@ def _oddities(completion: Completion) -> Iterator[str]:
         yield "cut_off"
 
 
-class UnplayedMode(Unplayed):
-    """The mode of an earlier run whose days are only measured."""
-
-    def __init__(self, settings: JSON) -> None:
-        super().__init__(checked(settings, "prompt", str))
-        self.name: str = checked(settings, "mode", str)
-        self.steps = AgentMode.steps if self.name == AgentMode.name else PlanMode.steps
-        identity = {name: settings[name] for name in IDENTITIES if name in settings}
-        self.asks_with = Configuration(self.source, None, {}, identity)
-
-    async def play(self, resident: Resident, chat: Chat) -> Day:
-        self.messages()
-
-
 def _divergence(metric: str) -> str:
     return f"Jensen-Shannon divergence of {metric.replace('_', ' ')} from real residents, protocol aligned"
 
@@ -188,14 +184,14 @@ class Days(Records):
     has_answer = False
     city: City | None = None
 
-    def record(self, task: Task, answer: Day, metrics: DayMetrics, outcome: str, repairs: Sequence[str]) -> JSON:
+    def record(self, task: Task, answer: Day, metrics: JSON, outcome: str, repairs: Sequence[str]) -> JSON:
         return {
             "user_id": task.given.number,
             "mode": answer.mode,
             "intentions": answer.intentions,
             "places": answer.places,
             "visited_aois": answer.visited,
-            **_columns(metrics),
+            **metrics,
             "invalid": None if answer.outcome == VALID else answer.outcome,
             "repairs": answer.repairs,
             "warnings": answer.warnings,
@@ -205,7 +201,7 @@ class Days(Records):
         assert self.city is not None
         with read_of(task.key):
             _check_record(task.given, data, self.city)
-            return {**data, **_columns(_measured(self.city, data["visited_aois"], data["intentions"]))}
+            return {**data, **_measured(self.city, data["visited_aois"], data["intentions"])}
 
     def rows(self, record: JSON) -> Iterable[JSON]:
         """Return a row for each half hour of the day, from 0."""
@@ -218,27 +214,35 @@ class Days(Records):
         return (record["invalid"] or VALID,)
 
 
-def _measured(city: City, places: tuple[int, ...] | list[int], intentions: tuple[int, ...] | list[int]) -> DayMetrics:
-    centroids = [(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]
-    return DayMetrics(len(places), gyration_radius(centroids), proportions(intentions))
+def _measured(city: City, places: Sequence[int], intentions: Sequence[int]) -> JSON:
+    return {
+        "daily_location_number": len(places),
+        "gyration_radius_m": gyration_radius([(aoi.x, aoi.y) for aoi in map(city.aois.__getitem__, places)]),
+        "intention_proportions": proportions(intentions),
+    }
 
 
+@dataclass(frozen=True, kw_only=True)
 class ProfileFiles(TaskFiles):
     """The data in one of `LAYOUTS`. `city` is None where nothing is prepared to read a line."""
 
-    def __init__(self, city: City | None = None, steps: int = 1, truth_sha256: str = "") -> None:
-        self.version = f"1 {city.sha256} {steps}" if city else ""
-        self.truth_sha256 = truth_sha256
-        self._city, self._steps = city, steps
+    key_field: str = "id"
+    data_files: Sequence[str] = (
+        f"{FOLDER}/beijing.pb",
+        *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
+    )
+    data_set: str = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
+    city: City | None = None
+    steps: int = 1
 
     def file_in(self, folder: Path, name: str) -> Path:
         found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / PROFILES))
         return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
 
     def outline(self, line: JSON, subset: str) -> tuple[int, int]:
-        assert self._city is not None
-        task.check(line, self._city)
-        return line["id"], self._steps
+        assert self.city is not None
+        check(line, self.city)
+        return line["id"], self.steps
 
 
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
@@ -251,24 +255,21 @@ def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settin
 
 class DailyMobility(Benchmark):
     name = "dailymobility"
-    title = "DailyMobility"
     version = "1"
-    parser_version = "2"
     subsets: ClassVar = {"beijing": f"{FOLDER}/{PROFILES}"}
-    data_files = (
-        f"{FOLDER}/beijing.pb",
-        *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
-    )
-    data_set = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
     metrics = (
         Metric(SCORE, definition="1 minus the mean of the four divergences, protocol aligned"),
         *(Metric(f"JSD_{metric}", better="lower", definition=_divergence(metric)) for metric in METRICS),
     )
-    secondary = (
-        Metric(summary.PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
-        *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
+    about = About(
+        title="DailyMobility",
+        user="resident",
+        invalid_as="Invalid days count as stayed home with the intention other",
+        synthetic=SYNTHETIC,
+        language="zh",
+        floor="commuter",
+        parser_version="2",
     )
-    headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     scoring = summary.DayScoring()
     task_files = ProfileFiles()
     records = Days()
@@ -279,11 +280,6 @@ class DailyMobility(Benchmark):
         runs_code=lambda identity: bool(identity.get("mode") == AgentMode.name),
         same_note=True,
     )
-    user = "resident"
-    language = "zh"
-    floor = "commuter"
-    key_field = "id"
-    invalid_as = "Invalid days count as stayed home with the intention other"
 
     @dataclass(frozen=True)
     class Settings:
@@ -311,48 +307,71 @@ class DailyMobility(Benchmark):
 
         sends_parameters = False
 
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration:
         folder = self.task_files.file_in(self.folder, FOLDER)
         self.city = load_city(folder / "beijing.pb")
         self.records, self.cards = Days(self.city), ResidentCards(self.city)
         truth = groundtruth.load(folder)
         self.scoring = summary.DayScoring(truth)
-        mode = self._mode = self._made_mode()
-        self.task_files = ProfileFiles(self.city, mode.steps, truth.sha256)
-        own = mode.asks_with
-        identity = {"mode": mode.name, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
-        self.configuration = replace(own, identity=identity)
+        if self.recorded is None:
+            self._mode = self._made_mode()
+            mode, own = self._mode.name, self._mode.asks_with
+        else:  # days are only measured
+            earlier = {name: self.recorded[name] for name in IDENTITIES if name in self.recorded}
+            mode = checked(self.recorded, "mode", str)
+            own = Configuration(checked(self.recorded, "prompt", str), None, {}, earlier)
+        self._steps = AgentMode.steps if mode == AgentMode.name else PlanMode.steps
+        version = f"1 {self.city.sha256} {self._steps}"
+        self.task_files = ProfileFiles(city=self.city, steps=self._steps, version=version, truth_sha256=truth.sha256)
+        identity = {"mode": mode, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
+        return replace(own, identity=identity, remark=_remark(mode, identity))
 
     def _made_mode(self) -> Mode:
         made = self.settings
-        if self.recorded is not None:
-            return UnplayedMode(self.recorded)
         if made.agent is not None:
             if self.asking.needs_schema:
                 raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
-            return AgentMode(agent, self.city, made, self.asking, self.warn, self.log)
-        return PlanMode(plan.PlanPrompt(made.prompt), self.city, self.asking)
+            return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
+        return PlanMode(plan.prompt_of(made.prompt), self.city, self.asking)
 
     def parse(self, line: JSON, subset: str) -> Task:
-        return task.parse(line, self.city, self._mode.steps)
+        return task_of(line, self.city, self._steps)
 
     async def play(self, given: Resident, chat: Chat) -> Day:
         return await self._mode.play(given, chat)
 
     def measure(self, task: Task, answer: Day) -> Any:
-        """Return the `DayMetrics` of a day: the figures are made of records (`scores.py`)."""
+        """Return what the record has of a day: the figures are made of records (`scores.py`)."""
         return _measured(self.city, answer.visited, answer.intentions)
-
-    def remark(self, task: Task) -> str:
-        notes = [SYNTHETIC] if task.synthetic else []
-        if self._mode.name == AgentMode.name:
-            notes += [SIMULATED] if AGENT_PARAMETERS in self.configuration.identity else [SIMULATED, RUNS_PARAMETERS]
-        return " ".join(notes)
 
     @classmethod
     def synthesise(cls, folder: Path, users: int, seed: int) -> Mapping[str, Iterable[bytes]]:
         return {f"{FOLDER}/{name}": (content,) for name, content in synth.files(users, seed).items()}
+
+
+def _remark(mode: str, identity: JSON) -> str:
+    if mode != AgentMode.name:
+        return ""
+    return SIMULATED if AGENT_PARAMETERS in identity else f"{SIMULATED} {RUNS_PARAMETERS}"
+
+
+def task_of(entry: JSON, city: City, steps: int) -> Task:
+    """Return the task of an entry; `given` is a `Resident`. Raise `FieldError`."""
+    check(entry, city)
+    profile = {name: value for name, value in entry.items() if name != "synthetic"}  # a label of the data, no profile
+    resident = Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)
+    return Task(resident.key, given=resident, steps=steps)
+
+
+def check(entry: JSON, city: City) -> None:
+    """Validate every field of an entry that is used. Raise `FieldError`."""
+    for name in ("id", "home", "work"):
+        if type(entry.get(name)) is not int:
+            raise FieldError(name, "a whole number", kind_of(entry.get(name)))
+    for name in ("home", "work"):
+        if entry[name] not in city.aois:
+            raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:
@@ -385,11 +404,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except (OSError, ValueError):  # a path of a manifest may be no path at all
         return []
-
-
-def _columns(metrics: DayMetrics) -> JSON:
-    return {
-        "daily_location_number": metrics.locations,
-        "gyration_radius_m": metrics.radius,
-        "intention_proportions": metrics.proportions,
-    }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from harness.agents.city import City
-from harness.agents.day import INTENTIONS
+from harness.agents.day import INTENTIONS, clock
 from harness.benchmark import Cards, Task
 from harness.benchmarks.dailymobility.summary import ribbon
 from harness.benchmarks.rendering import quotes
@@ -83,13 +83,9 @@ def _plan(data: JSON, task: Task | None) -> Table:
     rows, slot = [], 0
     for (number, aoi), slots in groupby(zip(data["intentions"], data["places"], strict=True)):
         end = slot + len(list(slots))
-        rows.append((f"{_clock(slot)} to {_clock(end)}", INTENTIONS[number], _place(aoi, task)))
+        rows.append((f"{clock(slot)} to {clock(end)}", INTENTIONS[number], _place(aoi, task)))
         slot = end
     return Table(("time", "intention", "place"), tuple(rows))
-
-
-def _clock(slot: int) -> str:
-    return f"{slot // 2:02}:{slot % 2 * 30:02}"
 
 
 def _place(aoi: int | None, task: Task | None) -> str:

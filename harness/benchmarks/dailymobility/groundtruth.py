@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility import protocols
-from harness.benchmarks.dailymobility.pickles import MALFORMED
+from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
 from harness.benchmarks.files import content
 from harness.errors import BadInput, in_brief
-from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES
-from harness.scoring.divergence import Array, divergence
+from harness.scoring.bootstrap import CELLS, LEVEL, RESAMPLES, Array
 from harness.scoring.libraries import product
 
 NUMBERS = np.arange(1, len(INTENTIONS) + 1)
@@ -31,6 +30,8 @@ SUM_SLACK = 0.036
 """Seven shares rounded to two decimals sum to 1 within 0.035."""
 ROUNDING = 1e-9
 
+MALFORMED = (ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""Errors of a decoder for data that is none, or made to do harm."""
 UNREADABLE = (*MALFORMED, BadZipFile, OSError, SyntaxError, TokenError)
 """Errors of numpy for a file that is no array, or one with an odd header."""
 SHOWN = 120

@@ -1,26 +1,37 @@
 """Files of the four lists: JSON, or a pickle as `asbench` writes it. Source: docs/design.md, section 9.
 
 `asbench` 0.1.4 writes `{"results": the four lists, "metadata": ...}`: plain values and numpy scalars, and in the
-metadata a `pathlib` path and a `uuid.UUID`.
+metadata a `pathlib` path and a `uuid.UUID`. A pickle may name any function of any module and have it called. Here a
+name either is in `STAND_INS` or the file is refused; and each mention gets a new stand-in, which holds nothing and
+calls nothing, so that a file cannot change anything outside of its own result. Nor can a small file request more memory
+than there is.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Sequence
+import pickle
+import pickletools
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from harness.benchmarks.dailymobility.groundtruth import FIELDS, Column, Field, Lists, bad, check
-from harness.benchmarks.dailymobility.pickles import PICKLES, plain, unpickled
+from harness.benchmarks.dailymobility.groundtruth import FIELDS, MALFORMED, Column, Field, Lists, bad, check
 from harness.benchmarks.dailymobility.protocols import METRICS, RADIUS
 from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.scoring.divergence import Array
+from harness.scoring.bootstrap import Array
 
+PICKLES = (".pkl", ".pickle")
+PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+NUMERIC = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
 KILOMETRES = 0.01
 """Radii whose median is below this part of the ground truth's look like kilometres (metres have a thousandth)."""
 STAYED = 1e-6
@@ -69,32 +80,19 @@ def _four_lists(content: Any, path: Path) -> JSON:
 def _column(field: Field, items: Any, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
         raise BadInput(f"{where}: expected a list, got {_kind(items)}")
-    if field.columns is None:
-        values = _numbers(items, lambda at, item: bad(field, where, at, None, item))
-    else:
-        rows = [_row(field, field.columns, row, plain(item), where) for row, item in enumerate(items)]
-        values = np.concatenate(rows).reshape(-1, field.columns) if rows else np.empty((0, field.columns))
+    kind, rows = list[float] if field.columns is None else list[list[float]], [plain(item) for item in items]
+    for row, item in enumerate(rows if field.columns is not None else ()):
+        if not isinstance(item, (list, tuple)) or len(item) != field.columns:
+            got = f"{len(item)} of them" if isinstance(item, (list, tuple)) else _kind(item)
+            raise BadInput(f"{where}: row {row + 1}: expected a list of {field.columns} numbers, got {got}")
+    try:
+        values = np.array(msgspec.convert(rows, kind), dtype=np.float64)
+    except msgspec.ValidationError as error:
+        row, *column = map(int, re.findall(r"\[(\d+)\]", str(error)))  # "... - at `$[3][5]`"
+        raise bad(field, where, row, *([column[0], rows[row][column[0]]] if column else [None, rows[row]])) from None
+    values = values.reshape(-1, field.columns) if field.columns is not None else values
     check(field, values, where)
     return values
-
-
-def _row(field: Field, columns: int, row: int, items: Any, where: str) -> Array:
-    if not isinstance(items, (list, tuple)) or len(items) != columns:
-        got = f"{len(items)} of them" if isinstance(items, (list, tuple)) else _kind(items)
-        raise BadInput(f"{where}: row {row + 1}: expected a list of {columns} numbers, got {got}")
-    return _numbers(items, lambda at, value: bad(field, where, row, at, value))
-
-
-def _numbers(items: Sequence[Any], bad: Callable[[int, Any], BadInput]) -> Array:
-    """Return ints and floats as an array; `bad` makes the error for anything else (booleans too)."""
-    if not {int, float}.issuperset(map(type, items)):
-        at, item = next((at, item) for at, item in enumerate(items) if type(item) not in (int, float))
-        raise bad(at, item)
-    try:
-        return np.array(items, dtype=np.float64)
-    except OverflowError:
-        at, item = max(enumerate(items), key=lambda one: abs(one[1]) if type(one[1]) is int else 0)
-        raise bad(at, item) from None
 
 
 def _kind(value: Any) -> str:
@@ -117,3 +115,126 @@ def warnings(lists: Lists, truth: Lists) -> tuple[str, ...]:
 def _median_moved(radii: Column) -> float | None:
     moved = radii[radii > STAYED]
     return float(np.median(moved)) if len(moved) else None
+
+
+# Pickles
+
+
+def unpickled(data: bytes, path: Path) -> Any:
+    """Return the object in a pickle. Raise `BadInput` for no pickle, and for one that names anything else."""
+    try:
+        _refuse_wild(data)
+        return _Restricted(io.BytesIO(data)).load()
+    except (*MALFORMED, AttributeError, pickle.UnpicklingError) as error:
+        detail = " ".join(str(error).split())[:200]
+        raise BadInput(f"{path}: cannot be read as a pickle of plain values: {detail}") from None
+
+
+def _refuse_wild(data: bytes) -> None:
+    """Refuse a few bytes that would take all memory: a far place among the objects that can be named again.
+
+    Python makes room for all places before it, where a pickle that was written has an object at each.
+    """
+    argument: Any
+    for number, (code, argument, _) in enumerate(pickletools.genops(data)):
+        if code.name in PUTS and not 0 <= argument <= number:
+            raise pickle.UnpicklingError("it numbers an object beyond those that it has")
+
+
+def plain(value: Any) -> Any:
+    """Return a numpy array's stand-in as lists of plain numbers, anything else as it is."""
+    if not isinstance(value, _Array):
+        return value
+    return value.items if isinstance(value.items, list) else value.items.tolist()
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        make = STAND_INS.get((module, name))
+        if make is None:
+            what = f"{module}.{name}, and only plain values, paths and numpy arrays are allowed"
+            raise pickle.UnpicklingError(f"it names {what}")
+        return make()
+
+
+def _opaque() -> type:
+    """Return a stand-in for what is not looked at: a path, an id."""
+
+    class Opaque:
+        def __new__(cls, *arguments: Any) -> Opaque:
+            return super().__new__(cls)
+
+        def __setstate__(self, state: Any) -> None:
+            pass
+
+    return Opaque
+
+
+class _Kind:
+    """Stands for a numpy dtype: a number's, or that of arrays of objects."""
+
+    def __init__(self, code: str, *flags: Any) -> None:
+        if code not in NUMERIC and code != "O8":
+            raise pickle.UnpicklingError(f"it holds a numpy {code!r:.20}, where numbers were expected")
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state[1] not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError("it holds a numpy dtype of no known byte order")
+        self.order = state[1].replace("|", "=")
+
+    def numbers(self, raw: Any) -> NDArray[Any]:
+        if self.code not in NUMERIC:
+            raise pickle.UnpicklingError("it holds objects where numbers were expected")
+        return np.frombuffer(raw, dtype=np.dtype(self.order + self.code))
+
+
+class _Array:
+    """Stands for a numpy array."""
+
+    def __init__(self, *ignored: Any) -> None:
+        self.items: NDArray[Any] | list[Any] = []
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, kind, by_column, data = state
+        order = "F" if by_column else "C"
+        self.items = data if isinstance(data, list) else kind.numbers(data).reshape(shape, order=order)
+
+
+def _from_buffer(raw: Any, kind: _Kind, shape: tuple[int, ...], order: str, *axes: Any) -> _Array:
+    array = _Array()
+    array.__setstate__((1, shape, kind, order == "F", raw))
+    return array
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    """Return bytes in a pickle of an old protocol."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it names the encoding {encoding!r:.20}")
+    return text.encode("latin1")
+
+
+def _new_function(function: Callable[..., Any]) -> Callable[[], Callable[..., Any]]:
+    return lambda: lambda *arguments: function(*arguments)
+
+
+def _new_class(stand_in: type) -> Callable[[], type]:
+    """Make a class for each mention, since a pickle can set attributes of the classes that it names."""
+    return lambda: type(stand_in.__name__, (stand_in,), {})
+
+
+PATHS = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
+OF_NUMPY = {
+    ("multiarray", "scalar"): _new_function(lambda kind, raw: kind.numbers(raw)[0].item()),
+    ("multiarray", "_reconstruct"): _new_class(_Array),
+    ("numeric", "_frombuffer"): _new_function(_from_buffer),
+}
+STAND_INS: Mapping[tuple[str, str], Callable[[], Any]] = {
+    **{(module, name): _opaque for module in ("pathlib", "pathlib._local") for name in PATHS},
+    ("uuid", "UUID"): _opaque,
+    ("numpy", "dtype"): _new_class(_Kind),
+    ("numpy", "ndarray"): _opaque,
+    **{(f"numpy.{core}.{part}", name): make for core in ("core", "_core") for (part, name), make in OF_NUMPY.items()},
+    ("_codecs", "encode"): _new_function(_encoded),
+    ("__builtin__", "bytes"): _new_function(lambda: b""),
+}

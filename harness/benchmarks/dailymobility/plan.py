@@ -116,35 +116,31 @@ class Nearby:
         return sorted(found, key=lambda poi: ((poi.x - at.x) ** 2 + (poi.y - at.y) ** 2, poi.id))
 
 
-class PlanPrompt:
-    """A template with the places above. `source` names its origin; `files` are the bytes that define it, by name."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._template = Template(path, OWN_PROMPT, PLACES, NEEDED)
-        self.path = path
-        self.source = self._template.source
-        self.files = self._template.files
-
-    def messages(self, resident: Resident, around: Surroundings) -> tuple[Message, ...]:
-        profile = {label: _short(resident.profile.get(name)) for name, label in PROFILE.items()}
-        return self._template.messages(
-            {
-                "profile": "\n".join(f"{label}：{value}" for label, value in profile.items() if value) or NO_PROFILE,
-                "home": _where(around.home),
-                "work": f"{_where(around.work)}，距家 {_metres(around.home, around.work)} 米",
-                "intentions": "\n".join(f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()),
-                "candidates": "\n".join(_listed(intention, around.candidates) for intention in OFFERED),
-            }
-        )
+def prompt_of(path: Path | None = None) -> Template:
+    """Return a file's template with the places above, or the one that ships."""
+    return Template(path, OWN_PROMPT, PLACES, NEEDED)
 
 
-async def play(resident: Resident, nearby: Nearby, chat: Chat, prompt: PlanPrompt) -> Day:
+def messages(prompt: Template, resident: Resident, around: Surroundings) -> tuple[Message, ...]:
+    profile = {label: _short(resident.profile.get(name)) for name, label in PROFILE.items()}
+    return prompt.messages(
+        {
+            "profile": "\n".join(f"{label}：{value}" for label, value in profile.items() if value) or NO_PROFILE,
+            "home": _where(around.home),
+            "work": f"{_where(around.work)}，距家 {_metres(around.home, around.work)} 米",
+            "intentions": "\n".join(f"- {name}：{INTENTIONS_ZH[number]}" for number, name in INTENTIONS.items()),
+            "candidates": "\n".join(_listed(intention, around.candidates) for intention in OFFERED),
+        }
+    )
+
+
+async def play(resident: Resident, nearby: Nearby, chat: Chat, prompt: Template) -> Day:
     """Return the day of one resident. While the reply cannot be read, ask again and name the mistake."""
     around = nearby.of(resident)
     places = nearby.places(around)
     try:
-        messages = prompt.messages(resident, around)
-        reading = await chat.read(messages, lambda completion: read(completion, places), schema=schema(places))
+        asked = messages(prompt, resident, around)
+        reading = await chat.read(asked, lambda completion: read(completion, places), schema=schema(places))
     except InvalidReply as error:
         return stayed_home(resident, MODE, error.kind)
     visited = tuple(dict.fromkeys(reading.places))

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.agents.day import INTENTIONS
+from harness.benchmarks.dailymobility.divergence import distance, divergence
 from harness.model import JSON
-from harness.scoring.divergence import Array, distance, divergence
+from harness.scoring.bootstrap import Array
 
 RADIUS, LOCATIONS, SEQUENCES, PROPORTIONS = METRICS = (
     "gyration_radius",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.agents.day import SLOTS
+from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.groundtruth import NUMBERS, GroundTruth, count_slots
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,
@@ -37,7 +38,7 @@ from harness.benchmarks.dailymobility.protocols import (
 from harness.benchmarks.dailymobility.spread import ENDS, FEWEST, FIGURES, Side, both, mixed
 from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
-from harness.scoring.divergence import Array, divergence
+from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval
 
 SHARES = np.arange(SLOTS + 1) / SLOTS
@@ -96,21 +97,10 @@ class Tally:
     def __add__(self, other: Tally) -> Tally:
         """Return the tally of both; associative, and which comes first makes no difference to any figure."""
         few = self.counts["residents"] + other.counts["residents"] <= LISTS_LIMIT
-        return Tally(
-            truth=self.truth,
-            radii=self.radii + other.radii,
-            rows=self.rows + other.rows,
-            repeats=self.repeats + other.repeats,
-            locations=self.locations + other.locations,
-            slots=self.slots + other.slots,
-            shares=self.shares + other.shares,
-            all_days=self.all_days + other.all_days,
-            valid_days=self.valid_days + other.valid_days,
-            lists=self.lists + other.lists if few and self.lists is not None and other.lists is not None else None,
-            counts=self.counts + other.counts,
-            modes=self.modes + other.modes,
-            warnings=self.warnings + other.warnings,
-        )
+        lists = self.lists + other.lists if few and self.lists is not None and other.lists is not None else None
+        rest = (field.name for field in fields(self) if field.name not in ("truth", "lists"))
+        sums = {name: getattr(self, name) + getattr(other, name) for name in rest}
+        return Tally(truth=self.truth, lists=lists, **sums)
 
     def condensed(self) -> Tally:
         """Return the same sums without what is kept of each resident: for neither lists nor intervals."""

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.agents.day import INTENTIONS, SLOTS
+from harness.benchmarks.dailymobility.divergence import curvature, left_out
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, SEQUENCES, SIZES
-from harness.scoring.divergence import Array, curvature, left_out
+from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import SHRINKAGE, Interval, Moments, interval, moments
 from harness.scoring.libraries import product
 

@@ -14,7 +14,7 @@ import orjson
 from msgspec import UNSET
 
 from harness.agents.day import INTENTIONS, SLOTS
-from harness.benchmark import Scoring
+from harness.benchmark import Metric, Scoring
 from harness.benchmarks.dailymobility import scores
 from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
@@ -53,6 +53,11 @@ class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
     has_intervals = True
+    secondary = (
+        Metric(PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
+        *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
+    )
+    headline = (SCORE, f"{SCORE} (asbench)", f"{SCORE} (agentsociety2)")
     live = (SCORE, PER_SLOT)
     truth: GroundTruth | None = None
 

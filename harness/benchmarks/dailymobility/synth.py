@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from harness.agents.city import Aoi, City, read_city
-from harness.agents.day import INTENTIONS, NUMBERS, SLOTS
-from harness.benchmarks.dailymobility.measures import gyration_radius
+from harness.agents.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
 from harness.benchmarks.dailymobility.synth_city import SYNTH, map_bytes, pick
 from harness.errors import BadInput
 from harness.model import JSON

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from harness.benchmark import VALID, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Records, Task, TaskFiles
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
-from harness.benchmarks.streamprofile import authors, scores, summary
+from harness.benchmarks.streamprofile import authors, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
-from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, NAMES, StepMetrics, measure_step
-from harness.benchmarks.streamprofile.published import published
+from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
 from harness.benchmarks.streamprofile.reply import read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
-from harness.benchmarks.template import Unplayed
 from harness.chat import Chat
 from harness.errors import BadInput, InvalidReply, in_brief
-from harness.model import JSON
+from harness.model import JSON, Published
 
 COLUMNS = ("zhihu", "weibo", "toutiao", "xiaohongshu", "douban")
 """Platforms in the order of the published tables."""
 
-RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
-
-FWT = "FWT "
-CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
-FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
+PUBLISHED = (
+    "Published: as printed in {source}, whose F1^NS is that of its code: users with both parts 0 are left out. Avg. of "
+    "F1^NS is the printed Overall, which is not the mean of the platforms. Only runs with the authors' prompt compare "
+    "with it; best and second best are marked among the runs alone."
+)
 
 _CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
 _NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
@@ -54,38 +54,7 @@ class StepAnswer(Struct, frozen=True):
     repairs: tuple[str, ...]
 
 
-def _metric(name: str, **more: Any) -> Metric:
-    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable` declares."""
-    better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
-    more = {"ranked_by": f"{name} (cut)"} | more
-    return Metric(name, better=better, **more)
-
-
-def _transfer(name: str) -> Metric:
-    definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
-    more = {"unranked": summary.GROWS, "ranked_by": ""} if name == F1 else {}
-    return _metric(f"{FWT}{name}", bounds=(-1, 1), definition=definition, **more)
-
-
-def _comparable(metric: Metric) -> Metric:
-    """Return what a metric is ranked by (`scores.PARTS`)."""
-    of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
-    definition, leaves_out = (FOLLOWING, (summary.FEWER, summary.OUTSIDE)) if of_rules else (CUT, ())
-    return replace(
-        metric, name=metric.ranked_by, definition=f"{metric.name} {definition}", ranked_by="", leaves_out=leaves_out
-    )
-
-
-MEANS = tuple(_metric(name, definition=DEFINITIONS[name]) for name in NAMES)
-FURTHER = (
-    _metric(summary.RELEASE, definition=RELEASED),
-    *map(_transfer, (*NAMES, scores.PER_STEP)),
-)
-
-
 class StepFiles(TaskFiles):
-    version = "1"
-
     def outline(self, line: JSON, subset: str) -> tuple[str | int, int]:
         tasks.check(line, subset)
         return line["user_id"], len(line["prediction_tasks"])
@@ -151,21 +120,35 @@ class Steps(Records):
         return (name for step in record["steps"] for name in step["repairs"])
 
 
+def published() -> Published:
+    """Return the scores that were published with the benchmark (published.toml, in percent)."""
+    data = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    columns, models = data["columns"], data["models"]
+    figures = {
+        metric: {
+            model["name"]: {column: value / 100 for column, value in zip(columns, model[metric], strict=True)}
+            for model in models
+        }
+        for metric in models[0]
+        if metric != "name"
+    }
+    return Published(data["source"], PUBLISHED.format(source=data["source"]), figures)
+
+
 class StreamProfile(Benchmark):
     name = "streamprofile"
-    title = "StreamProfileBench"
     version = "1"
-    parser_version = "2"
     subsets: ClassVar = {platform: f"{platform}_inference_tasks.jsonl" for platform in COLUMNS}
-    data_set = "WaterWang-001/StreamProfileBench"
-    metrics = MEANS
-    secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
-    headline = ("Recall", F1)
-    language = "zh"
-    floor = "recency"
-    invalid_as = "Invalid answers count as empty"
+    metrics = summary.MEANS
+    about = About(
+        title="StreamProfileBench",
+        invalid_as="Invalid answers count as empty",
+        language="zh",
+        floor="recency",
+        parser_version="2",
+    )
     scoring = summary.StepScoring()
-    task_files = StepFiles()
+    task_files = StepFiles(version="1", data_set="WaterWang-001/StreamProfileBench")
     records = Steps()
     cards = UserCards()
     imports = Imports(authors, published, summary.upgraded, same_note=True)
@@ -177,13 +160,15 @@ class StreamProfile(Benchmark):
         )
         persona: bool = field(default=True, metadata={"help": "ablation: carry no persona from step to step"})
 
-    def prepare(self) -> None:
+    def prepare(self) -> Configuration:
         self.cards = UserCards(self.asking.parse_retries)
-        named = checked(self.recorded, "prompt", str) if self.recorded is not None else None
-        prompt: prompts.Prompt = prompts.load(self.settings.prompt, self.digests) if named is None else Unplayed(named)
-        identity = {"prompt": prompt.source, "persona": self.settings.persona, **self.asking.identity}
-        self._prompt = prompt
-        self.configuration = Configuration(prompt.source, prompt.path, dict(prompt.files), identity)
+        if self.recorded is None:
+            self._prompt = prompt = prompts.load(self.settings.prompt, self.digests)
+            source, path, files = prompt.source, prompt.path, prompt.files
+        else:  # answers are only measured
+            source, path, files = checked(self.recorded, "prompt", str), None, {}
+        identity = {"prompt": source, "persona": self.settings.persona, **self.asking.identity}
+        return Configuration(source, path, files, identity)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return tasks.parse(line, subset)
@@ -223,16 +208,12 @@ class StreamProfile(Benchmark):
 def _check_steps(task: Task, data: JSON) -> None:
     """Raises `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
     of them twice, is no score of this user."""
-    seen = set()
-    known = {step.step_id for step in task.given.steps}
-    for saved in data["steps"]:
-        number = saved["step_id"]
-        if number not in known:
-            raise BadInput(f"user {task.key}: step_id {in_brief(number)} of the results is not in the tasks file")
-        if number in seen:
-            raise BadInput(f"user {task.key}: duplicate step_id {number}")
-        seen.add(number)
-    if missing := known - seen:
+    seen, known = Counter(saved["step_id"] for saved in data["steps"]), {step.step_id for step in task.given.steps}
+    if unknown := [number for number in seen if number not in known]:
+        raise BadInput(f"user {task.key}: step_id {in_brief(unknown[0])} of the results is not in the tasks file")
+    if twice := [number for number, count in seen.items() if count > 1]:
+        raise BadInput(f"user {task.key}: duplicate step_id {twice[0]}")
+    if missing := known - seen.keys():
         raise BadInput(f"user {task.key}: {len(missing)} of {len(known)} steps are missing, as step_id {min(missing)}")
 
 

@@ -12,7 +12,6 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.benchmarks.streamprofile.metrics import Sets
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.scoring.bootstrap import Array
 
@@ -27,7 +26,7 @@ Whole = NDArray[np.uint64]
 
 
 def urn(key: str, truth: Truth, step: GivenStep) -> Urn:
-    pool, sets = frozenset(step.pool), Sets.of(truth)
+    pool, sets = step.tags, truth.sets
     seed = int.from_bytes(blake2b(f"{key}\n{step.step_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest())
     new, kept = pool & sets.new, pool & sets.kept
     inside = len(new - kept), len(kept - new), len(new & kept)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from msgspec import Struct
 
-from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Truth
+from harness.benchmarks.streamprofile.task import ERROR_SETS, GivenStep, Sets, Truth
 
 GAINS = ("Precision", "Recall", "Recall_Novelty", "Recall_Stability")
 ERRORS = tuple(ERROR_SETS)
@@ -49,26 +48,13 @@ class StepMetrics(Struct, frozen=True):
     out_of_pool: int
 
 
-class Sets(NamedTuple):
-    """K, N and G of a step, as sets."""
-
-    kept: AbstractSet[str]
-    new: AbstractSet[str]
-    true: AbstractSet[str]
-
-    @classmethod
-    def of(cls, truth: Truth) -> Sets:
-        kept, new = frozenset(truth.kept), frozenset(truth.new)
-        return cls(kept, new, kept | new)
-
-
 def measure_step(truth: Truth, step: GivenStep, prediction: Sequence[str]) -> StepMetrics:
     """Return the values of a prediction without repeated tags; tags outside the pool count in Precision, too."""
-    pool, predicted, asked = frozenset(step.pool), frozenset(prediction), step.asked
+    pool, predicted, asked = step.tags, frozenset(prediction), step.asked
     out_of_pool = len(predicted - pool)
     if not truth.kept and not truth.new:
         return StepMetrics({}, None, {}, out_of_pool)
-    sets = Sets.of(truth)
+    sets = truth.sets
     wrong = {name: frozenset(tags) for name, tags in truth.distractors.items() if tags}
     return StepMetrics(
         values=_measure(sets, wrong, predicted),

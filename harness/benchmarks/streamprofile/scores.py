@@ -7,7 +7,7 @@ learning curves and counts. Neither depends on how users were grouped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
 from operator import itemgetter
@@ -56,38 +56,49 @@ INDEX = {column: index for index, column in enumerate(COLUMNS)}
 PRECISION, NOVELTY, STABILITY = map(GAINS.index, ("Precision", "Recall_Novelty", "Recall_Stability"))
 ERROR_COLUMNS = slice(len(GAINS), len(METRICS))
 UNITS = 64
-"""Curve sums are whole numbers of 2**-64, since those add up to the same total in any grouping."""
+"""Sums of curves are whole numbers of 2**-64."""
 HALF = 2.0 ** (UNITS // 2)
 
 Mask = NDArray[np.bool_]
 
 
 class CurvePoint(NamedTuple):
-    """One step_id: users with a scored step, and per name of `NAMES` the sums of values, of their squares, cubes and
-    fourth powers (in 2**-64), and how many are there, are 0 and are 1."""
+    """One step_id: `users` with a scored step, and `sums` over them of `_point_columns`.
+
+    They are whole numbers, which add up to the same in any grouping.
+    """
 
     users: int
     sums: tuple[int, ...]
-    squares: tuple[int, ...]
-    cubes: tuple[int, ...]
-    fourths: tuple[int, ...]
-    counts: tuple[int, ...]
-    zeros: tuple[int, ...]
-    ones: tuple[int, ...]
 
     def plus(self, other: CurvePoint) -> CurvePoint:
-        added = (tuple(map(int.__add__, *both)) for both in zip(self[1:], other[1:], strict=True))
-        return CurvePoint(self.users + other.users, *added)
+        return CurvePoint(self.users + other.users, tuple(map(int.__add__, self.sums, other.sums)))
+
+    def of_names(self) -> Iterator[tuple[int, ...]]:
+        """Yield for each name of `NAMES` the sums of its values, of their squares, cubes and fourth powers (in
+        2**-64), and how many values are there, are 0 and are 1."""
+        for at in range(len(NAMES)):
+            of = self.sums[at :: len(NAMES)]
+            yield *((high << UNITS // 2) + low for high, low in zip(of[:4], of[4:8], strict=True)), *of[8:]
 
     def means(self) -> tuple[float | None, ...]:
-        return tuple(
-            total / (count << UNITS) if count else None for total, count in zip(self.sums, self.counts, strict=True)
-        )
+        return tuple(total / (count << UNITS) if count else None for total, _, _, _, count, _, _ in self.of_names())
 
     def intervals(self) -> tuple[tuple[float, float] | None, ...]:
         """95 % intervals of the means over users; None if too few of them differ. That other values than 0 and 1 are
         tied is not looked at."""
-        return tuple(starmap(_interval, zip(*self[1:], strict=True)))
+        return tuple(starmap(_interval, self.of_names()))
+
+
+def _point_columns(values: Array) -> Array:
+    """Return what steps add to points: the upper and lower halves of their values, squares, cubes and fourth powers,
+    cut to whole numbers of 2**-64; and whether a value is there, is 0, is 1.
+
+    As whole numbers below 2**33, 2**20 of them add up exactly.
+    """
+    powers = np.hstack([values**power for power in (1, 2, 3, 4)]) * HALF
+    upper = np.floor(powers)
+    return np.hstack([upper, np.floor((powers - upper) * HALF), ~np.isnan(values), values == 0, values == 1])
 
 
 def _interval(
@@ -265,18 +276,9 @@ class _StepTable:
         keys = [(last[user], step_id) for user, step_id in steps]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         place = np.array([places[key] for key in keys], dtype=np.int_)
-        powers = [_exact_sums_by(place, values**power, len(places)) for power in (1, 2, 3, 4)]
-        _, counts = _sums_by(place, values, len(places))
-        zeros, ones = (_sums_by(place, np.where(values == end, 1.0, np.nan), len(places))[1] for end in (0, 1))
-        users = np.bincount(place, minlength=len(places))
-        return {
-            key: CurvePoint(
-                int(users[row]),
-                *(of[row] for of in powers),
-                *(tuple(map(int, of[row].tolist())) for of in (counts, zeros, ones)),
-            )
-            for key, row in places.items()
-        }
+        sums = _sums_by(place, _point_columns(values), len(places))[0].astype(np.int64).tolist()
+        users = np.bincount(place, minlength=len(places)).tolist()
+        return {key: CurvePoint(users[row], tuple(sums[row])) for key, row in places.items()}
 
     def _user_means(self, values: Array, chosen: Mask, users: int) -> Array:
         """Mean within each user over the chosen steps: users x columns, NaN where nothing is defined."""
@@ -304,17 +306,6 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
         return np.asarray(totals, dtype=np.float64).reshape(places, columns)
 
     return total(np.where(defined, values, 0.0)), total(defined.astype(np.float64))
-
-
-def _exact_sums_by(place: NDArray[np.int_], values: Array, places: int) -> list[tuple[int, ...]]:
-    """Return the sums of the defined values by place and column, each value cut to a whole number of 2**-64.
-
-    The two halves of these numbers are added by themselves: sums of up to 2**20 of them are exact.
-    """
-    upper = np.floor(values * HALF)
-    halves = (_sums_by(place, of, places)[0] for of in (upper, np.floor((values * HALF - upper) * HALF)))
-    rows = zip(*(half.tolist() for half in halves), strict=True)
-    return [tuple((int(high) << UNITS // 2) + int(low) for high, low in zip(*row, strict=True)) for row in rows]
 
 
 def _with_f1(values: Array) -> Array:

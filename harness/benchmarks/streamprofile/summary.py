@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -16,7 +18,7 @@ from harness.benchmarks.overview import ends, intervals, numbers, spanned
 from harness.benchmarks.reports import Report, Scored, Value
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
-from harness.benchmarks.streamprofile.scores import INDEX, PARTS, TRANSFER, CurvePoint, Tally, rows, tallied
+from harness.benchmarks.streamprofile.scores import INDEX, PARTS, PER_STEP, TRANSFER, CurvePoint, Tally, rows, tallied
 from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array
@@ -34,6 +36,37 @@ GROWS = (
 MORE, FEWER, OUTSIDE = "more_tags", "fewer_tags", "outside_pool"
 """Kinds of valid answers that break a rule of the task: the number of tags, and where they are from."""
 FOR_STATS = "for the authors' stats.py"
+RELEASED = f"{F1} as the authors' released code has it, and as published: users with both 0 are left out"
+
+FWT = "FWT "
+CUT = "with predictions cut to the asked number of tags, which Precision is divided by"
+FOLLOWING = "over the answers with the asked number of tags or more, all of the pool, cut to that number"
+
+
+def _metric(name: str, **more: Any) -> Metric:
+    """Return a metric that runs are not ranked by themselves, but by the figure that `_comparable` declares."""
+    better: Literal["higher", "lower"] = "lower" if name.removeprefix(FWT) in ERRORS else "higher"
+    more = {"ranked_by": f"{name} (cut)"} | more
+    return Metric(name, better=better, **more)
+
+
+def _transfer_of(name: str) -> Metric:
+    definition = f"mean over users of {name} over the steps from 2 on minus {name} at step 1"
+    more = {"unranked": GROWS, "ranked_by": ""} if name == F1 else {}
+    return _metric(f"{FWT}{name}", bounds=(-1, 1), definition=definition, **more)
+
+
+def _comparable(metric: Metric) -> Metric:
+    """Return what a metric is ranked by (`scores.PARTS`)."""
+    of_rules = metric.name.startswith(FWT) or metric.name in ERRORS
+    definition, leaves_out = (FOLLOWING, (FEWER, OUTSIDE)) if of_rules else (CUT, ())
+    return replace(
+        metric, name=metric.ranked_by, definition=f"{metric.name} {definition}", ranked_by="", leaves_out=leaves_out
+    )
+
+
+MEANS = tuple(_metric(name, definition=DEFINITIONS[name]) for name in NAMES)
+FURTHER = (_metric(RELEASE, definition=RELEASED), *map(_transfer_of, (*NAMES, PER_STEP)))
 
 
 class StepScoring(Means):
@@ -41,6 +74,8 @@ class StepScoring(Means):
 
     is_measured = False
     needs_tasks = True
+    headline = ("Recall", F1)
+    secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
 
     def tallied(self, records: Sequence[JSON]) -> tuple[Array, Tally]:
         return tallied(records)

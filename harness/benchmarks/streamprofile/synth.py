@@ -10,15 +10,16 @@ has the same bytes on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from harness.benchmarks.streamprofile import vocabulary
-from harness.benchmarks.streamprofile.vocabulary import HOT_TOPIC, VOCABULARIES, Topic, Vocabulary
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -31,6 +32,52 @@ POOL_SMALLEST, POOL_LARGEST = 10, 50
 FIRST_DAY, START_DAYS = date(2025, 1, 1).toordinal(), 180
 CLUSTER_SHARE, VIRAL_SHARE, DECAY_SHARE = 0.3, 0.2, 0.3
 """Of a pool's distractors; what is left, and what a kind that runs out leaves, is random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    name: str
+    scenes: Sequence[str]
+    tags: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A platform's words. `topic_of` is the index of a tag's topic; `hot` words trend and have no topic.
+
+    The other fields are patterns of posts and bios; vocabulary.toml explains the places in them.
+    """
+
+    topics: Sequence[Topic]
+    topic_of: Mapping[str, int]
+    tags: Sequence[str]
+    hot: Sequence[str]
+    singles: Sequence[str]
+    pairs: Sequence[str]
+    closings: Sequence[str]
+    bios: Sequence[str]
+
+
+def _topics(text: str) -> list[Topic]:
+    heads_and_tags = (paragraph.split("\n", 1) for paragraph in text.strip().split("\n\n"))
+    names_and_tags = ((head.split(" | "), tags.split()) for head, tags in heads_and_tags)
+    return [Topic(name, scenes, tags) for (name, *scenes), tags in names_and_tags]
+
+
+def _vocabulary(own: str, shared: str, hot: str, **patterns: Any) -> Vocabulary:
+    topics = [*_topics(own), *(_SHARED[name] for name in shared.split())]
+    topic_of = {tag: number for number, topic in enumerate(topics) for tag in topic.tags}
+    return Vocabulary(topics, topic_of, [tag for topic in topics for tag in topic.tags], hot.split(), **patterns)
+
+
+_DATA = tomllib.loads(Path(__file__).with_name("vocabulary.toml").read_text(encoding="utf-8"))
+_SHARED = {topic.name: topic for topic in _topics(_DATA.pop("shared"))}
+HOT_TOPIC = Topic("热点", _DATA.pop("hot_scenes"), ())
+"""What a post with a trending word and no topic of its own is written from."""
+
+_NAMES = _DATA.pop("names")
+NAME_HEADS, NAME_TAILS, NAME_ENDS = _NAMES["heads"].split(), _NAMES["tails"].split(), _NAMES["ends"]
+VOCABULARIES: Mapping[str, Vocabulary] = {platform: _vocabulary(**words) for platform, words in _DATA.items()}
 
 
 def generate(platform: str, users: int, seed: int, mean_steps: float) -> Iterator[bytes]:
@@ -130,7 +177,7 @@ class _Person:
 def _user(world: _World, index: int, mean_steps: float) -> JSON:
     rng = world.random(index)
     person = _Person(world, rng)
-    name = "".join([_pick(rng, part) for part in (vocabulary.NAME_HEADS, vocabulary.NAME_TAILS, vocabulary.NAME_ENDS)])
+    name = "".join([_pick(rng, part) for part in (NAME_HEADS, NAME_TAILS, NAME_ENDS)])
     user: JSON = {
         "user_id": f"synth-{world.platform}-{index + 1:07d}",
         "platform": world.platform,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -74,13 +76,17 @@ class Line(Struct):
     bio: str | None = None
 
 
-class GivenStep(Struct, frozen=True):
-    """What the model may see of a step. `pool` is in the file's order."""
+class GivenStep(Struct, frozen=True, dict=True):
+    """What the model may see of a step. `pool` is in the file's order, `tags` are the same as a set."""
 
     step_id: int
     total_steps: int
     posts_text: str
     pool: tuple[str, ...]
+
+    @cached_property
+    def tags(self) -> AbstractSet[str]:
+        return frozenset(self.pool)
 
     @property
     def asked(self) -> int:
@@ -99,13 +105,26 @@ class Given(Struct, frozen=True):
     steps: tuple[GivenStep, ...]
 
 
-class Truth(Struct, frozen=True):
+class Sets(NamedTuple):
+    """K, N and G = K ∪ N of a step."""
+
+    kept: AbstractSet[str]
+    new: AbstractSet[str]
+    true: AbstractSet[str]
+
+
+class Truth(Struct, frozen=True, dict=True):
     """What scores a step: tags that are kept (K), new (N), and each kind of distractor by metric name, as the file
-    lists them: `measure` makes sets, which tasks that are only validated never need."""
+    lists them; `sets`, which tasks that are only validated never need, are made once."""
 
     kept: Collection[str]
     new: Collection[str]
     distractors: Mapping[str, Collection[str]]
+
+    @cached_property
+    def sets(self) -> Sets:
+        kept, new = frozenset(self.kept), frozenset(self.new)
+        return Sets(kept, new, kept | new)
 
     @property
     def listed(self) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
 from typing import Any, cast
 
 from harness.config.plan import Plan
@@ -13,7 +12,7 @@ from harness.endpoint.client import Client
 from harness.endpoint.control import FixedControl
 from harness.endpoint.limiter import Slots
 from harness.endpoint.quirks import Adapted
-from harness.engine.extension import Extension, Say
+from harness.engine.extension import Extension
 from harness.engine.lane import Lane, Settle, User
 from harness.engine.replay import Asked
 from harness.engine.run import Run
@@ -23,8 +22,7 @@ from harness.features.batches.api import BatchApi
 from harness.features.batches.journal import outstanding
 from harness.features.batches.waves import Waves
 from harness.model import JSON, Completion
-from harness.store.manifest import Manifest, load
-from harness.store.run import RunFiles
+from harness.store.manifest import Manifest
 from harness.ui.words import plural
 
 
@@ -35,25 +33,20 @@ class Batches(Extension):
         self._estimating = bool(getattr(args, "estimate", False))
         self._waves: dict[Lane, Waves] = {}
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
-        for plan in plans:
-            if self._goes(plan):
-                self._check(plan)
-
-    def _check(self, plan: Plan) -> None:
-        if not self._local:
-            raise BadInput("--batch needs the engine local: a batch is submitted by one process")
-        if self._estimating:
-            raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
-        if plan.found is not None and len(plan.found.addresses) > 1:
-            raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
+    def check(self, plans: Sequence[Plan]) -> None:
+        for plan in filter(self._goes, plans):
+            if not self._local:
+                raise BadInput("--batch needs the engine local: a batch is submitted by one process")
+            if self._estimating:
+                raise BadInput("--estimate is for requests that are sent one by one: not with --batch")
+            if plan.found is not None and len(plan.found.addresses) > 1:
+                raise BadInput(f"{plan.name}: --batch needs one address: a batch is on the server that took it")
 
     def _goes(self, plan: Plan) -> bool:
         """Return whether a plan goes by batches: by this command's options, else as its run did."""
         if self._wanted is not None:
             return self._wanted
-        manifest = load(RunFiles(plan.folder, next(iter(plan.tasks))).manifest)
-        return manifest is not None and by_batches(manifest)
+        return plan.terms.earlier is not None and by_batches(plan.terms.earlier)
 
     def rated(self, plan: Plan, rate: Rate) -> Rate:
         return rate._replace(deferred=True) if self._goes(plan) else rate
@@ -70,7 +63,7 @@ class Batches(Extension):
                 "where the provider has a limit of requests or tokens that are enqueued"
             )
 
-    def limiting(self, plan: Plan, runs: Sequence[Run], slots: Slots) -> Slots:
+    def limiting(self, runs: Sequence[Run], slots: Slots) -> Slots:
         """Return slots with which all users are in play at once: batches have no limit of requests in flight."""
         if not by_batches(runs[0].manifest):
             return slots
@@ -91,6 +84,6 @@ class Batches(Extension):
 
         return settled
 
-    def stopped(self, plan: Plan, runs: Sequence[Run]) -> Iterable[str]:
+    def stopped(self, runs: Sequence[Run]) -> Iterable[str]:
         if left := sum([len(outstanding(run.store.files)) for run in runs if by_batches(run.manifest)]):
             yield f"{plural(left, 'batch', 'batches')} at the provider: `resume` picks up their replies"

@@ -18,15 +18,14 @@ from harness.endpoint.transport import Received, Transport
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
-from harness.engine.session import Session
+from harness.engine.session import PlayAlone, Session
 from harness.errors import BadInput, TransportFault
 from harness.feature import pending
 from harness.features.budget import TOKENS, TUNING, Cap, words_in
 from harness.features.budget.ledger import Ledger, LedgerEntries
 from harness.features.budget.meter import Budget, Meter, Reservation
 from harness.model import JSON, Reply
-from harness.store.files import RunFiles
-from harness.store.manifest import Manifest, load, part_of
+from harness.store.manifest import Manifest, part_of
 
 
 class Budgets(Extension):
@@ -37,6 +36,8 @@ class Budgets(Extension):
         self._of_queue = getattr(args, "queue", None) is not None
         self._held = ExitStack()
         self._words: dict[str, Any] = {}
+        self._caps: dict[str, Cap] = {}
+        """Budgets by the names of plans: in their words, and what they allow of what may cost something."""
         self._shared: dict[tuple[Cap, str], Budget] = {}
         self._ledgers: dict[Path, Ledger] = {}
         self._meters: dict[Run, Meter] = {}
@@ -45,9 +46,11 @@ class Budgets(Extension):
         self._held = held
 
     def check(self, plans: Sequence[Plan]) -> None:
-        self._words = {plan.name: words for plan in plans if (words := self._words_of(plan)) is not None}
         for plan in plans:
-            self._cap(plan, plan.price)
+            if (words := self._words_of(plan)) is not None:
+                self._words[plan.name] = words
+                if cap := cap_of(plan, words):
+                    self._caps[plan.name] = cap
 
     def _words_of(self, plan: Plan) -> Any:
         """Return a plan's budget: that of its entry of a queue, of the command, or of the run that is resumed."""
@@ -55,22 +58,18 @@ class Budgets(Extension):
             return str(Cap.parse(own)._replace(each=True))
         if self._asked is not None or self._of_queue:
             return self._asked
-        manifest = load(RunFiles(plan.folder, next(iter(plan.tasks))).manifest)
-        return words_in(manifest) if manifest else None
-
-    def _cap(self, plan: Plan, price: Price | None) -> Cap | None:
-        words = self._words.get(plan.name)
-        return None if words is None else cap_of(plan, words, price)
+        return words_in(plan.terms.earlier) if plan.terms.earlier else None
 
     def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         if plan.name in self._words:
             cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
 
-    def ready(self, sessions: Sequence[Session]) -> None:
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         for session in sessions:
-            price = next((run.price for run in session.runs), None) or session.plan.price
-            if cap := self._cap(session.plan, price):
+            if cap := self._caps.get(session.plan.name):
+                price = next((run.price for run in session.runs), None) or session.plan.price
                 self._meters |= dict.fromkeys(session.runs, self._meter(session.plan, session.runs, cap, price))
+        return sessions
 
     def _meter(self, plan: Plan, runs: Sequence[Run], cap: Cap, price: Price | None) -> Meter:
         """Return what counts a plan's requests towards its budget. What the runs' replies took that the ledger of the
@@ -89,7 +88,7 @@ class Budgets(Extension):
         return metered(lane.caller, meter, trying) if meter else trying
 
 
-def cap_of(plan: Plan, words: Any, price: Price | None) -> Cap | None:
+def cap_of(plan: Plan, words: Any) -> Cap | None:
     """Return a plan's share of a budget, None if it costs nothing. Raise `BadInput` if its price does not fit."""
     try:
         whole = Cap.parse(str(words))
@@ -100,13 +99,13 @@ def cap_of(plan: Plan, words: Any, price: Price | None) -> Cap | None:
         return cap
     if plan.found is None:
         return None  # a baseline costs nothing
-    if price is None:
+    if plan.price is None:
         raise BadInput(
             f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: write "
             f"{HOW_TO_PRICE}, or a budget in tokens"
         )
-    if price.currency != cap.unit:
-        raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {price.currency}, the budget is in {cap.unit}")
+    if (currency := plan.price.currency) != cap.unit:
+        raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {currency}, the budget is in {cap.unit}")
     return cap
 
 

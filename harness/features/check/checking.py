@@ -18,16 +18,16 @@ from zlib import crc32
 import numpy as np
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Means, Task
+from harness.benchmark import VALID, Benchmark, Means, Task, remark
 from harness.benchmarks import registry, tasks
 from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.cards import ReportCards
 from harness.benchmarks.overview import page
 from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
-from harness.benchmarks.user_code import described, guarded
+from harness.benchmarks.user_code import described
 from harness.engine import play
-from harness.errors import BadInput, BenchmarkError, HarnessError, in_brief
+from harness.errors import BadInput, BenchmarkError, HarnessError
 from harness.features.check import line_changes
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 
@@ -150,7 +150,7 @@ def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Re
     """
     seen = {} if seen is None else seen
     for name, check in CHECKS.items():
-        found, waived = list[str](), subject.benchmark.waived.get(name)
+        found, waived = list[str](), subject.benchmark.about.waived.get(name)
         try:
             found += islice(check(subject), FEW)
         except HarnessError as error:
@@ -188,7 +188,7 @@ def declaration(subject: Subject) -> Iterator[str]:
     """A class declares all that is required, and a report can save it."""
     if wrong := registry.undeclared(type(subject.benchmark)):
         yield wrong
-    waived = subject.benchmark.waived
+    waived = subject.benchmark.about.waived
     if unknown := [name for name in waived if name not in CHECKS.keys() - FIRST]:
         yield f"waived: {unknown[0]} is no check that can be waived: these are {', '.join(CHECKS.keys() - FIRST)}"
     if bare := [name for name, reason in waived.items() if type(reason) is not str or not reason.strip()]:
@@ -392,26 +392,23 @@ def _close(a: Any, b: Any) -> Any:
 
 
 def reports(subject: Subject) -> Iterator[str]:
-    """Report and page can be made of no user, one and all, complete or not; remarks are text; cards can be made."""
+    """Report and page can be made of no user, one and all, complete or not; cards can be made."""
     benchmark = subject.benchmark
-    with guarded(benchmark, "remark"):
-        notes: Sequence[Any] = list(dict.fromkeys(map(benchmark.remark, subject.tasks)))
-    if wrong := [note for note in notes if type(note) is not str]:
-        yield f"remark: expected text, got {in_brief(wrong[0])}"
-        return
+    notes = tuple(filter(None, dict.fromkeys(remark(benchmark, task) for task in subject.tasks)))
     made = Scorer(benchmark, subject.subset)
     for records in ([], subject.records[:1], subject.records):
         for missing in (0, 1):
             facts = RunFacts(
                 subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
             )
-            written, _ = made.report(made.score(records), replace(facts, notes=tuple(filter(None, notes))))
+            written, _ = made.report(made.score(records), replace(facts, notes=notes))
             report = typed.read(typed.encoded(written))
             page(report)
     cards = ReportCards.of(report, benchmark, posts=False)
     for one, record in zip(subject.trials, subject.records, strict=True):
         for task in (one.task, None):
             cards.card(record.data, task, list(one.saved.values()))
+    yield from ()  # what fails raises
 
 
 CHECKS: Mapping[str, Callable[[Subject], Iterator[str]]] = {

@@ -23,6 +23,10 @@ class FirstUsers(Extension):
             raise BadInput("--yes is for --estimate")
 
     def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        unfinished = [session for session in sessions if session.unfinished]
+        return self._estimated(unfinished, play, say) if unfinished else ()
+
+    def _estimated(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         """Play a few users of each run, print what the whole run will take, and return the sessions that continue.
 
         All other sessions are finished here: they have ended, or the user did not agree. Users who are done count.
@@ -30,27 +34,28 @@ class FirstUsers(Extension):
         began, runs = time.monotonic(), [run for session in sessions for run in session.unfinished]
         for run in runs:
             run.first = choose(run)
-        played = play(sessions)
-        open_ones = [(session, lane) for session, lane, _ in played if not lane.ending and session.remaining]
-        parts = [(session.plan, lane, [sample_of(run) for run in session.unfinished]) for session, lane in open_ones]
+        play(sessions)
+        lanes = {session: session.lane for session in sessions if session.lane}
+        open_ones = {session: lane for session, lane in lanes.items() if not lane.ending and session.remaining}
+        parts = [(one.plan, lane, [sample_of(run) for run in one.unfinished]) for one, lane in open_ones.items()]
         for run in runs:
             run.first = None
         found = estimates(parts, time.monotonic() - began) if parts else []
         if found is None:
             say("no estimate: too few of the first users ended")
-        for (session, _), of in zip(open_ones, found or (), strict=False):
+        for session, of in zip(open_ones, found or (), strict=False):
             for line in lines(session.plan.name, of):
                 say(line)
         if open_ones and not (found and self._agreed(found)):
-            for _, lane in open_ones:
+            for lane in open_ones.values():
                 lane.ending = Estimated(
                     f"the first users are played, and their replies saved{'' if can_ask() else AGREE}"
                 )
-        for session, lane, schedule in played:
+        for session, lane in lanes.items():
             if lane.ending or not session.remaining:
-                session.finish(lane, schedule)
+                session.finish()
             else:
-                session.go_on(schedule)
+                session.go_on()
         return [session for session in sessions if session.code is None]
 
     def _agreed(self, found: Sequence[Estimate]) -> bool:

@@ -18,7 +18,7 @@ class Fetch:
 
 def _how_to_get(cls: type[Benchmark]) -> str:
     named = cls.origin.spec if cls.origin else cls.name
-    return f"`harness fetch {named}` downloads them (data set {cls.data_set} of the Hugging Face Hub)"
+    return f"`harness fetch {named}` downloads them (data set {cls.task_files.data_set} of the Hugging Face Hub)"
 
 
 FEATURE = Feature(
@@ -27,5 +27,5 @@ FEATURE = Feature(
     options={Fetch: ("run",)},
     is_on=lambda args: True,  # each run records where its tasks are from
     extension="harness.features.fetch.data_set:DataSet",
-    how_to_get=lambda cls: _how_to_get(cls) if cls.data_set else "",
+    how_to_get=lambda cls: _how_to_get(cls) if cls.task_files.data_set else "",
 )

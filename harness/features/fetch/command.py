@@ -45,7 +45,7 @@ def fetch(
     cls: type[Benchmark], subsets: Sequence[str], folder: Path, screen: SharedConsole, revision: str | None = None
 ) -> None:
     """Download what is missing of these subsets. Raise `BadInput` for a benchmark that declares no data set."""
-    if not cls.data_set:
+    if not cls.task_files.data_set:
         raise BadInput(f"{cls.name} declares no data set: put its files into {folder}")
     try:  # here, since the extra `data` may be missing
         from huggingface_hub import constants

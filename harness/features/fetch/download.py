@@ -71,7 +71,8 @@ def fetch(
     """
     with _locked(folder, disk):
         record = fetched.load(folder)
-        snapshot = hub.snapshot(cls.data_set, revision or record.commit(cls.data_set) or MAIN)
+        name = cls.task_files.data_set
+        snapshot = hub.snapshot(name, revision or record.commit(name) or MAIN)
         files = list(_files(cls, subsets, folder, snapshot))
         there = {file: digests(file.path) for file in files if os.path.lexists(file.path)}
         equal = {file: found for file, found in there.items() if file.remote.has(found)}

@@ -14,7 +14,7 @@ import orjson
 from msgspec import UNSET
 
 from harness import defaults
-from harness.benchmark import Metric, headline_of, metrics_of
+from harness.benchmark import Metric, headline_of, metrics_of, title_of
 from harness.benchmarks import registry
 from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Repeats, Report, loaded
 from harness.cost import Cost
@@ -228,7 +228,7 @@ def _declared(report: Report) -> dict[str, Metric]:
 
 def declared_of(cls: Any) -> Declared:
     """Return what reports of a benchmark declare."""
-    return Declared(cls.title or cls.name, metrics_of(cls), headline_of(cls), tuple(cls.subsets), cls.invalid_as)
+    return Declared(title_of(cls), metrics_of(cls), headline_of(cls), tuple(cls.subsets), cls.about.invalid_as)
 
 
 def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:

@@ -32,7 +32,8 @@ from harness.benchmarks.reports import Report
 from harness.config import origin
 from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
-from harness.engine.run import NOT_REPORTED, Run
+from harness.engine.opening import NOT_REPORTED
+from harness.engine.run import Run
 from harness.errors import BadInput, MachineError
 from harness.feature import counts, pending
 from harness.model import JSON

@@ -19,13 +19,13 @@ from rich.console import Console
 from harness import defaults
 from harness.benchmarks import tasks
 from harness.commands.run import plans as plans_of
-from harness.config.options import RunOptions
+from harness.config.options import Fallback, RunOptions
 from harness.config.plan import Plan
 from harness.cost import BYTES_PER_TOKEN, Rate, rounded
 from harness.endpoint.quirks import text_of
 from harness.engine.extension import Extension
+from harness.engine.opening import open_indexes
 from harness.engine.rehearsal import Rehearsal, rehearsed
-from harness.engine.session import check_plans, index_key, open_indexes
 from harness.errors import BadInput
 from harness.feature import extensions
 from harness.store.tasks import TaskIndex
@@ -61,7 +61,7 @@ def execute(args: RunOptions) -> int:
     try:
         plans, addressed = plans_of(args, switched_on, sends=False), True
     except BadInput:
-        args = replace(args, api_url=args.api_url or [defaults.OPENAI_URL])
+        args = replace(args, fallback=Fallback((defaults.OPENAI_URL,), None, source=""))
         plans, addressed = plans_of(args, switched_on, sends=False), False
     return show(plans, screen, switched_on, addressed=addressed)
 
@@ -71,11 +71,12 @@ def show(plans: Sequence[Plan], console: Console, switched_on: Sequence[Extensio
 
     Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
     """
-    check_plans(plans, switched_on if addressed else ())
+    for extension in switched_on if addressed else ():
+        extension.check(plans)
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         for plan in plans:
-            found = {subset: preview(plan, subset, indexes[index_key(plan, subset)]) for subset in plan.tasks}
+            found = {subset: preview(plan, subset, index) for subset, index in indexes[plan.name].items()}
             for line in _plan_lines(plan, list(found.values()), addressed, switched_on):
                 console.print(line, **PLAIN)
             for subset, of in found.items():

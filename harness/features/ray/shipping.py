@@ -34,7 +34,8 @@ class Shipped:
 
 def packed(benchmark: Benchmark, contents: dict[str, bytes]) -> Shipped:
     """Return what makes a benchmark again, and add the bytes of its files to `contents`, by SHA-256."""
-    data = {name: input_file(benchmark.task_files.file_in(benchmark.folder, name)) for name in benchmark.data_files}
+    files, folder = benchmark.task_files, benchmark.folder
+    data = {name: input_file(files.file_in(folder, name)) for name in files.data_files}
     return Shipped(
         name=benchmark.name,
         origin=benchmark.origin,

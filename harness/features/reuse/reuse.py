@@ -9,11 +9,10 @@ from typing import Any
 
 from harness.analysis import selection
 from harness.config.plan import Plan
-from harness.endpoint.quirks import QUIRKS
+from harness.endpoint.quirks import QUIRKS, unwanted
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Settle, User
 from harness.engine.replay import Asked
-from harness.engine.run import unwanted
 from harness.errors import BadInput
 from harness.features.reuse.saved_replies import SavedReplies
 from harness.model import JSON, Completion
@@ -29,9 +28,11 @@ class Reuse(Extension):
         """By the path of the manifest of the run that uses them."""
         self.resume_words = ["--reuse", str(self._folder)]
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+    def check(self, plans: Sequence[Plan]) -> None:
         if self._estimating:
             raise BadInput("--estimate is for requests that are paid for: not with --reuse")
+
+    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         for plan in plans:
             for subset in plan.tasks:
                 replies = saved_replies(self._folder, plan, subset)
@@ -70,7 +71,7 @@ def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
     for name, (theirs, ours) in differences(_requested(earlier.identity), _requested(asked)).items():
         raise BadInput(f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run")
     used = {*earlier.provenance.get("quirks_used", ())}
-    if spoiled := used & {"no_temperature", *unwanted(plan)}:
+    if spoiled := used & {"no_temperature", *unwanted(plan.benchmark.asking.needs_schema)}:
         raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
     return SavedReplies(files.responses, folder.resolve().name, used & QUIRKS.keys())
 

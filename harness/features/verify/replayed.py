@@ -41,7 +41,7 @@ def benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | N
         now = {name: hashlib.sha256(data).hexdigest() for name, data in kept_files(made).items()}
         if was.get("prompt_version") != made.version or was["files"] != now:
             why = "its prompt has changed"
-        elif run.manifest.provenance.get("parser_version") != made.parser_version:
+        elif run.manifest.provenance.get("parser_version") != made.about.parser_version:
             why = "the parser has changed"
         elif run.manifest.provenance.get("allowed"):
             why = "it was resumed with other settings"

@@ -185,7 +185,7 @@ class Viewed:
     def user(self) -> str:
         """Return the word for a user."""
         report = self.report
-        return report.user if report else (self.shipped or Benchmark).user
+        return report.user if report else (self.shipped or Benchmark).about.user
 
     @property
     def repeats(self) -> int:

@@ -15,7 +15,7 @@ from harness.agents.day import INTENTIONS as NAMES
 from harness.agents.day import Resident
 from harness.benchmarks.dailymobility import baselines
 from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Place
-from harness.benchmarks.dailymobility.plan import Nearby, PlanPrompt
+from harness.benchmarks.dailymobility.plan import Nearby, messages, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import Reading, read
 from harness.model import Completion
 from tests.support import examples
@@ -44,7 +44,7 @@ MODELS = list(BASELINES)
 def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> list[dict[str, Any]]:
     """Messages as plan mode makes them."""
     resident = Resident("1", 1, HOME, work, {"age": age})
-    made = PlanPrompt(template).messages(resident, NEARBY.of(resident))
+    made = messages(prompt_of(template), resident, NEARBY.of(resident))
     return [{"role": message.role, "content": message.content} for message in made]
 
 

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from harness.agents.day import SLOTS, Day
-from harness.benchmark import ASKING, Asking, Task
+from harness.benchmark import ASKING, Asking, Task, remark
 from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
@@ -222,5 +222,5 @@ def test_a_saved_day_that_makes_no_sense_is_not_measured(
 def test_synthetic_residents_are_said_to_be(made: Callable[..., DailyMobility], data: Path) -> None:
     """And that movements are simulated, where they are."""
     plan, agent = made(), made(COMMUTES)
-    assert "synthetic" in plan.remark(resident(plan, data)) and "simulated" not in plan.remark(resident(plan, data))
-    assert "straight lines" in agent.remark(resident(agent, data))
+    assert "synthetic" in remark(plan, resident(plan, data)) and "simulated" not in remark(plan, resident(plan, data))
+    assert "straight lines" in remark(agent, resident(agent, data))

@@ -13,9 +13,11 @@ import pytest
 from harness.agents.city import Aoi, City, Poi
 from harness.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmark import Asking
+from harness.benchmarks.dailymobility import plan
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanPrompt, play
+from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, play, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
+from harness.benchmarks.template import Template
 from harness.chat import Chat, Structured
 from harness.errors import BadInput
 from harness.model import Completion, Message, Request, Usage
@@ -33,7 +35,7 @@ PROFILE = {
     "id": 7,
 }
 RESIDENT = Resident("7", 7, HOME, WORK, PROFILE)
-PROMPT = PlanPrompt()
+PROMPT = prompt_of()
 
 
 def aoi(number: int, x: float, y: float) -> Aoi:
@@ -74,8 +76,8 @@ class Script:
         return self._left.pop(0)
 
 
-def messages(city: City = SMALL, resident: Resident = RESIDENT, prompt: PlanPrompt = PROMPT) -> tuple[Message, ...]:
-    return prompt.messages(resident, Nearby(city).of(resident))
+def messages(city: City = SMALL, resident: Resident = RESIDENT, prompt: Template = PROMPT) -> tuple[Message, ...]:
+    return plan.messages(prompt, resident, Nearby(city).of(resident))
 
 
 def text(city: City = SMALL, resident: Resident = RESIDENT) -> str:
@@ -93,7 +95,7 @@ def reply(place: Any = "home", intention: str = "home activity", **more: Any) ->
 
 
 def played_with(script: Script, **asking: Any) -> tuple[Day, Usage]:
-    chat = Chat(script.ask, Asking(**asking), DailyMobility.language)
+    chat = Chat(script.ask, Asking(**asking), DailyMobility.about.language)
     return asyncio.run(play(RESIDENT, Nearby(SMALL), chat, PROMPT)), chat.usage
 
 
@@ -236,7 +238,7 @@ def test_a_template_of_the_users_replaces_ours(tmp_path: Path) -> None:
     """Named places are filled in, `source` is the file's name, and its bytes are kept."""
     file = tmp_path / "mine.txt"
     file.write_text("${candidates} 家=${home}", encoding="utf-8")
-    prompt = PlanPrompt(file)
+    prompt = prompt_of(file)
     (user,) = messages(prompt=prompt)
     assert user.content.startswith("### 购物（shopping）\n") and user.content.endswith(f"家=AOI {HOME}，坐标 (0, 0) 米")
     assert (prompt.source, prompt.path) == ("mine.txt", file)
@@ -247,7 +249,7 @@ def test_our_own_template_is_known_wherever_it_lies(tmp_path: Path) -> None:
     """A kept copy of it, named as `--prompt`, is our own still."""
     file = tmp_path / "prompt_own.txt"
     file.write_bytes(OWN_PROMPT.read_bytes())
-    for prompt in (PlanPrompt(), PlanPrompt(file)):
+    for prompt in (prompt_of(), prompt_of(file)):
         assert (prompt.source, prompt.files) == ("own", {"prompt_own.txt": OWN_PROMPT.read_bytes()})
 
 
@@ -268,7 +270,7 @@ def test_a_template_that_cannot_be_used_is_refused(content: bytes, message: str,
     file = tmp_path / "bad.txt"
     file.write_bytes(content)
     with pytest.raises(BadInput, match=f"bad.txt: .*{message}"):
-        PlanPrompt(file)
+        prompt_of(file)
 
 
 # Played

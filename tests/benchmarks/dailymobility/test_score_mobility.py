@@ -58,7 +58,7 @@ def test_the_table_shows_every_protocol_and_what_it_is(lists: Path, capsys: pyte
     """The default output, for people."""
     assert main(["score-mobility", str(lists), "--data", str(SAMPLE)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "aligned (headline) asbench agentsociety2 final_score 100.00 100.00 100.00" in shown
+    assert "aligned (headline) asbench agentsociety2" in shown and "final_score 100.00 100.00 100.00" in shown
     assert "asbench: as asbench 0.1.4 computes it" in shown
     assert "Ceiling (aligned)" in shown and "列表.json" in shown
 

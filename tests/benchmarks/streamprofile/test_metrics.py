@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.benchmarks.streamprofile.metrics import ERRORS, GAINS, METRICS, Sets, ceiling, harmonic, measure_step
+from harness.benchmarks.streamprofile.metrics import ERRORS, GAINS, METRICS, ceiling, harmonic, measure_step
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from tests.support import examples
 
@@ -128,19 +128,19 @@ def test_ceiling_splits_the_asked_number_for_the_best_harmonic_mean() -> None:
 
 def test_ceiling_fills_up_with_other_tags_and_reaches_only_what_the_pool_has() -> None:
     """Of K = {猫 外} and N = {茶} the pool has 猫 and 茶: 2 hits of 4 answered, 2 of 3 true."""
-    reached = ceiling(Sets.of(truth("猫外", "茶")), set(POOL), 4)
+    reached = ceiling(truth("猫外", "茶").sets, set(POOL), 4)
     assert [reached[name] for name in GAINS] == [2 / 4, 2 / 3, 1.0, 1 / 2]
 
 
 def test_ceiling_leaves_undefined_what_has_no_truth() -> None:
     """Only kept tags, then only new ones: the other recall stays undefined, the rest is reached."""
-    assert list(ceiling(Sets.of(truth("猫狗")), set(POOL), 4).values()) == [2 / 4, 1.0, None, 1.0]
-    assert list(ceiling(Sets.of(truth("", "猫狗")), set(POOL), 1).values()) == [1.0, 1 / 2, 1 / 2, None]
+    assert list(ceiling(truth("猫狗").sets, set(POOL), 4).values()) == [2 / 4, 1.0, None, 1.0]
+    assert list(ceiling(truth("", "猫狗").sets, set(POOL), 1).values()) == [1.0, 1 / 2, 1 / 2, None]
 
 
 def test_ceiling_with_one_tag_takes_the_one_worth_most() -> None:
     """F1^NS is 0 either way; one of K = 1 is worth more than one of N = 2."""
-    assert list(ceiling(Sets.of(truth("猫", "茶书")), set(POOL), 1).values()) == [1.0, 1 / 3, 0.0, 1.0]
+    assert list(ceiling(truth("猫", "茶书").sets, set(POOL), 1).values()) == [1.0, 1 / 3, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_no_answer_of_the_asked_number_beats_the_ceiling(
     """Tried with every choice from the pool: none has more hits, and none with as many a higher F1^NS."""
     if not kept | new:
         return
-    made = ceiling(Sets.of(Truth(kept, new, {})), pool, asked)
+    made = ceiling(Truth(kept, new, {}).sets, pool, asked)
     answers = [set(chosen) for chosen in combinations(sorted(pool), min(asked, len(pool)))]
     most = max(len(answer & (kept | new)) for answer in answers)
     best = max(

@@ -14,9 +14,8 @@ import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.benchmarks.streamprofile.synth import MAX_STEPS, generate, step_count
+from harness.benchmarks.streamprofile.synth import MAX_STEPS, VOCABULARIES, generate, step_count
 from harness.benchmarks.streamprofile.task import PLATFORMS
-from harness.benchmarks.streamprofile.vocabulary import VOCABULARIES
 from harness.benchmarks.tasks import parse
 from harness.errors import BadInput
 from harness.model import Where

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness import Benchmark, Cards, InvalidReply, Metric, Records, Scoring, Task
+from harness import About, Benchmark, Cards, InvalidReply, Metric, Records, Scoring, Task, TaskFiles
 from harness.model import Heading, Paragraph, Quote, Table
 
 
@@ -28,6 +28,8 @@ class Visited(Records):
 
 
 class Hits(Scoring):
+    headline = ("Hit rate", "Detour")
+
     def statistics(self, records):
         rows = []
         for record in records:
@@ -58,14 +60,12 @@ class Visits(Benchmark):
     name = "visits"
     version = "2"
     subsets = {"north": "visits/north.jsonl", "south": "visits/south.jsonl"}
-    data_files = ("visits/distances.json",)
     metrics = (
         Metric("Hit rate"),
         Metric("Detour", better="lower", unit="km", bounds=(0, None)),
     )
-    headline = ("Hit rate", "Detour")
-    user = "visitor"
-    key_field = "id"
+    about = About(user="visitor")
+    task_files = TaskFiles(key_field="id", data_files=("visits/distances.json",))
     baselines = {"everywhere": everywhere, "refuses": refuses}
     scoring = Hits()
     records = Visited()

@@ -189,3 +189,14 @@ def test_core_names_no_batch() -> None:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if WORD.search(line)]
         named += [f"{name}: {line}" for line in lines if name not in ALLOWED or ALLOWED[name] not in line]
     assert named == []
+
+
+def test_removed_run_takes_its_journal_along(tmp_path: Path) -> None:
+    """A new run of the same name owes no batch."""
+    results = ("--results-dir", str(tmp_path))
+    assert main([*DEMO, *results]) == 0
+    files = RunFiles(tmp_path / "run", "weibo")
+    intended(files, ("甲", 1, "d", 0))
+    assert main(["remove", "run", *results]) == 0
+    assert not files.log(NAME).exists()
+    assert main([*DEMO, *results]) == 0

@@ -15,7 +15,7 @@ from harness.cli import main
 from harness.features.check import checking
 from harness.features.check.command import models_of, subject_of
 from tests.support import ROOT
-from tests.support.plugins import STARS, VISITS, changed, having, write_visits
+from tests.support.plugins import STARS, VISITS, changed, having, made_of, write_visits
 
 SAMPLE = ROOT / "harness" / "sample"
 
@@ -159,18 +159,6 @@ BROKEN = {
         "        del self.item",
         "users share state: played at the same time, benchmark stars, user synthetic-",
     ),
-    "a remark that fails": (
-        "reports",
-        "    def measure(",
-        "    def remark(self, task):\n        assert False, 'none'\n\n    def measure(",
-        "benchmark stars, remark: AssertionError: none",
-    ),
-    "a remark that is no text": (
-        "reports",
-        "    def measure(",
-        "    def remark(self, task):\n        return 5\n\n    def measure(",
-        "remark: expected text, got 5",
-    ),
     "a card that needs its task": (
         "reports",
         "    def measure(",
@@ -230,14 +218,15 @@ def test_waived_check_is_shown_with_its_reason_and_is_no_breach(
     """Code that fails is a breach all the same, and a waiver needs a reason and a check."""
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, '"Exact": float(error == 0)', '"Exact": None')
-    changed(file, "    baselines =", '    waived = {"values": "nobody is exact here"}\n    baselines =')
+    about = made_of("about", "About", 'waived={"values": "nobody is exact here"}')
+    changed(file, "    baselines =", f"{about}    baselines =")
     waived = "stars, yelp: values: waived (nobody is exact here): Exact is None for every user"
     assert checked(file, STARS.parent, capsys) == (0, [waived])
     changed(file, "error = worst if", "error = 9 if")
     assert checked(file, STARS.parent, capsys)[0] == 1
     for wrong in ('{"valeus": "x"}', '{"values": ""}', '{"tasks": "x"}'):
         file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
-        changed(file, "    baselines =", f"    waived = {wrong}\n    baselines =")
+        changed(file, "    baselines =", f"{made_of('about', 'About', f'waived={wrong}')}    baselines =")
         code, [line] = checked(file, STARS.parent, capsys)
         assert (code, line[:33]) == (1, "stars, yelp: declaration: waived:")
 

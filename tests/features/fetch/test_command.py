@@ -22,6 +22,7 @@ from harness.ui.console import SharedConsole
 from tests.support import ROOT, Terminal
 from tests.support import hub as hubs
 from tests.support.hub import Fault, HubServer, serving_hub
+from tests.support.plugins import made_of
 
 SAMPLE = ROOT / "harness" / "sample"
 STREAM, MOBILITY = (registry.find(name) for name in registry.names())
@@ -52,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """StreamProfileBench's data set, at the address of `HF_ENDPOINT`."""
-    with serving_hub(served(stream_files(), STREAM.data_set)) as hub:
+    with serving_hub(served(stream_files(), STREAM.task_files.data_set)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 
@@ -69,7 +70,7 @@ def test_a_run_records_the_commit_of_fetched_tasks(here: Path, stream: HubServer
     assert main(["fetch", "streamprofile", "--platform", "weibo"]) == 0
     asked = len(stream.asked)
     assert main(RUN) == 0 and len(stream.asked) == asked
-    expected = {"name": STREAM.data_set, "commit": stream.refs["main"]}
+    expected = {"name": STREAM.task_files.data_set, "commit": stream.refs["main"]}
     assert manifest(here)["provenance"]["data_set"] == expected
     (here / "tasks" / ".fetched.json").unlink()
     assert main([*RUN[:-2], "3", RUN[-1]]) == 0 and manifest(here)["counts"]["users"] == 3
@@ -84,7 +85,7 @@ def test_run_downloads_nothing_unless_it_is_asked_to(here: Path, stream: HubServ
     """Without `--fetch` it names the command and the data set; with it, it does first what is missing, once."""
     assert main(RUN) == 2 and not stream.asked
     errors = capsys.readouterr().err
-    assert "fetch streamprofile" in errors and STREAM.data_set in errors
+    assert "fetch streamprofile" in errors and STREAM.task_files.data_set in errors
     assert main([*RUN, "--fetch"]) == 0
     assert (here / "tasks" / "weibo_inference_tasks.jsonl").read_bytes() == stream_files()[
         "data/weibo_inference_tasks.jsonl"
@@ -105,13 +106,13 @@ def test_every_command_without_tasks_names_the_way_to_them(here: Path, command: 
     """Command and data set."""
     assert main(command) == 2
     errors = capsys.readouterr().err
-    assert "fetch streamprofile" in errors and STREAM.data_set in errors
+    assert "fetch streamprofile" in errors and STREAM.task_files.data_set in errors
 
 
 def test_files_of_dailymobility_are_where_the_benchmark_looks(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its own folder; or, where its profiles are in another one of those that it knows, in that."""
     files = mobility_files()
-    with serving_hub(served(files, MOBILITY.data_set)) as hub:
+    with serving_hub(served(files, MOBILITY.task_files.data_set)) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         assert main(["fetch", "dailymobility"]) == 0
         assert all(
@@ -184,7 +185,8 @@ def test_a_benchmark_of_ones_own_declares_its_data_set(here: Path, monkeypatch: 
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         for name, code in codes.items():
             own = here / f"own{len(name)}.py"
-            own.write_text(source.replace(class_line, f'{class_line}    data_set = "{name}"\n'))
+            files = made_of("task_files", "TaskFiles", f'data_set="{name}"')
+            own.write_text(source.replace(class_line, f"{class_line}{files}"))
             assert main(["fetch", own.name]) == code, name
     assert (here / "tasks" / "yelp_star_tasks.jsonl").read_bytes() == tasks["data/yelp_star_tasks.jsonl"]
 
@@ -214,7 +216,7 @@ def test_a_clone_fetches_and_runs_after_a_death_in_each_download(clone: Path, be
     files = stream_files() if cls is STREAM else mobility_files()
     wanted = [hubs.named(files, name) for subset in cls.subsets for name in files_needed(cls, subset)]
     wanted = list(dict.fromkeys(wanted))
-    with serving_hub(served(files, cls.data_set)) as hub:
+    with serving_hub(served(files, cls.task_files.data_set)) as hub:
         command = [sys.executable, "-m", "harness"]
         environment = {**os.environ, "HF_ENDPOINT": hub.url, "PYTHONPATH": str(clone), "HOME": str(clone.parent)}
         for path in wanted:
@@ -236,4 +238,4 @@ def test_a_clone_fetches_and_runs_after_a_death_in_each_download(clone: Path, be
     for subset in cls.subsets:
         made = orjson.loads((clone / "results" / model.partition("/")[2] / f"run_{subset}.json").read_bytes())
         assert made["state"] == "complete"
-        assert made["provenance"]["data_set"] == {"name": cls.data_set, "commit": hub.refs["main"]}
+        assert made["provenance"]["data_set"] == {"name": cls.task_files.data_set, "commit": hub.refs["main"]}

@@ -14,7 +14,7 @@ from typing import ClassVar
 import orjson
 import pytest
 
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, TaskFiles
 from harness.errors import BadInput, EndpointStopped, InUse, MachineError
 from harness.features.fetch.download import LOCK, Display, fetch
 from harness.features.fetch.fetched import NAME, load
@@ -30,8 +30,7 @@ class Places(Benchmark):
 
     name = "places"
     subsets: ClassVar = {"北": "places/north_tasks.jsonl", "south": "places/south_tasks.jsonl"}
-    data_files = ("places/truth/map.bin",)
-    data_set = REPOSITORY
+    task_files = TaskFiles(data_files=("places/truth/map.bin",), data_set=REPOSITORY)
 
 
 FILES = {

@@ -179,6 +179,8 @@ def test_reports_show_what_ranks_only_where_it_differs(results: Path) -> None:
 
 
 class Values(Means):
+    secondary = (Metric("fair hits"),)
+
     def values(self, records: Sequence[JSON]) -> Any:
         return [one["values"] for one in records]
 
@@ -186,7 +188,6 @@ class Values(Means):
 class Ranked(Benchmark):
     name = "ranked"
     metrics = (Metric("hits", ranked_by="fair hits"),)
-    secondary = (Metric("fair hits"),)
     scoring = Values()
 
 

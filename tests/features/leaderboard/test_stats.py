@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from harness.benchmark import metrics_of
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.reports import declared
-from harness.benchmarks.streamprofile.published import published
+from harness.benchmarks.streamprofile.benchmark import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
 from harness.features.leaderboard.footnotes import notes
@@ -297,9 +297,9 @@ def test_every_excel_file_has_the_definition_of_its_metric(name: str) -> None:
     """So that two metrics of nearly one name are not mistaken for each other."""
     of = registry.find(name)
     subset = next(iter(of.subsets))
-    made = [scored("a", subset=subset, metric=metric.name) for metric in (*of.metrics, *of.secondary)]
+    made = [scored("a", subset=subset, metric=metric.name) for metric in (*of.metrics, *of.scoring.secondary)]
     notes = {title: sheets[0].notes[0] for title, sheets in workbooks(tables(made, with_published=False), made)}
-    definitions = {metric.name: metric.definition for metric in (*of.metrics, *of.secondary)}
+    definitions = {metric.name: metric.definition for metric in (*of.metrics, *of.scoring.secondary)}
     assert all(definitions.values()) and len(set(definitions.values())) == len(definitions)
     notes.pop("summary")
     shown = [definition for name, definition in definitions.items() if name not in RANKED_BY.values()]

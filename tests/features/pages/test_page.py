@@ -33,10 +33,10 @@ from harness.features.pages.pages import PageOptions, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.scoring.intervals import interval, moments
 from harness.store import log
-from harness.store.backup import replace_results
 from harness.store.disk import Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
+from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
 from tests.report.test_html import Parsed
 from tests.support.scripted import completion, serving

@@ -87,3 +87,11 @@ def test_input_that_a_run_refuses_is_refused(tmp_path: Path, capsys: pytest.Capt
     words = ["run", "--model", "gpt-x", "--platform", "weibo", "--dry-run", "--tasks-dir", str(tmp_path)]
     assert main([*words, "--results-dir", str(tmp_path / "r")]) == 2
     assert "line 1" in capsys.readouterr().err
+
+
+def test_baseline_stays_one_where_nothing_names_an_endpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other model needs an endpoint, the baseline none."""
+    words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
+    assert main([*words, "--model", "gpt-x", "--model", "baseline/recency"]) == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if ": baseline/recency, at " in line]
+    assert line.endswith("at embedded")

@@ -125,4 +125,4 @@ def test_each_file_is_sent_once(tmp_path: Path) -> None:
     for _ in range(2):
         packed(DailyMobility(folder=folder), contents)
         sizes.append(len(contents))
-    assert sizes[0] == sizes[1] == len(DailyMobility.data_files) + 1  # with its own prompt
+    assert sizes[0] == sizes[1] == len(DailyMobility.task_files.data_files) + 1  # with its own prompt

@@ -13,9 +13,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.scoring.bootstrap import Array
 from harness.scoring.libraries import special
 
-Array = NDArray[np.float64]
 Counts = NDArray[np.integer]
 
 

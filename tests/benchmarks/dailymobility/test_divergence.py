@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from harness.scoring.divergence import curvature, distance, divergence, left_out
+from harness.benchmarks.dailymobility.divergence import curvature, distance, divergence, left_out
 
 HISTOGRAM = st.lists(st.integers(0, 1000), min_size=5, max_size=5).filter(any)
 

@@ -1,0 +1,257 @@
+"""Open plans: validate their tasks, lock their folders, and check, repair and open their runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from harness import defaults
+from harness.benchmark import kept_files
+from harness.benchmarks import tasks
+from harness.config import origin
+from harness.config.plan import Plan
+from harness.cost import Price, Rate
+from harness.endpoint.quirks import QUIRKS, unwanted
+from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
+from harness.engine.extension import Extension
+from harness.engine.files import index_file, now, stamp
+from harness.engine.play import check_measure
+from harness.engine.run import Run
+from harness.engine.session import Session
+from harness.errors import BadInput, ExitCode, HarnessError, MachineError
+from harness.feature import counts, features, own_logs
+from harness.store.atomic import remove_folder
+from harness.store.manifest import (
+    RUNNING,
+    Identity,
+    Manifest,
+    Tuning,
+    differences,
+    is_file_name,
+    manifests,
+    same_identity,
+    value_text,
+)
+from harness.store.run import RunFiles, RunStore
+from harness.store.tasks import TaskIndex
+
+NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
+NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
+"""Parts of the provenance whose changes are reported elsewhere, or do not matter."""
+
+
+def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, TaskIndex]]:
+    """Return the indexes of each plan's tasks, by its name and subset: every file is validated to its last line before
+    anything else. Runs of several models share them."""
+    found: dict[tuple[object, ...], TaskIndex] = {}
+    opened: dict[str, dict[str, TaskIndex]] = {}
+    for plan in plans:
+        version, opened[plan.name] = tasks.version(plan.benchmark), {}
+        for subset, path in plan.tasks.items():
+            key = plan.benchmark.name, version, subset, path, plan.repeats
+            if key not in found:
+                found[key] = index_file(plan.benchmark, subset, path, plan.results, plan.repeats)
+                held.callback(found[key].close)
+            opened[plan.name][subset] = found[key]
+    return opened
+
+
+def open_sessions(
+    plans: Sequence[Plan], held: ExitStack, emit: Emit, extensions: Sequence[Extension]
+) -> tuple[list[Session], int]:
+    """Return the sessions that can start, whose runs are open as long as `held`, and an exit code for the others. A
+    plan that cannot start stops no other; alone, it raises."""
+    opened, code, alone = [], 0, len(plans) == 1
+    indexes = open_indexes(plans, held)
+    for plan in plans:
+        try:
+            runs = open_runs(plan, indexes[plan.name], held, emit, extensions, alone)
+            opened.append(Session(plan, runs, emit, extensions, alone))
+        except HarnessError as error:
+            if alone:
+                raise
+            emit(Failed(plan.name, error))
+            code = max(code, ExitCode.of(error))
+    _check_room([run for session in opened for run in session.unfinished])
+    return opened, code
+
+
+def _check_room(runs: Sequence[Run]) -> None:
+    """Refuse runs that do not fit on the disk: responses and results, and all results once more for the rewrite."""
+    if not runs:
+        return
+    steps = sum(int(run.index.steps[run.remaining].sum()) for run in runs)
+    present = sum(run.store.files.results.stat().st_size for run in runs)
+    needed = steps * defaults.BYTES_PER_STEP * 3 // 2 + present
+    folder = runs[0].store.files.folder
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise MachineError(
+            f"{folder} has {free / 1e6:.0f} MB free, and this run of {steps} steps may take "
+            f"{needed / 1e6:.0f} MB: free some space, or take fewer users with --limit or --ratio"
+        )
+
+
+def open_runs(
+    plan: Plan,
+    indexes: Mapping[str, TaskIndex],
+    held: ExitStack,
+    emit: Emit,
+    extensions: Sequence[Extension],
+    alone: bool,
+) -> list[Run]:
+    """Lock a plan's runs, one of each subset, check that they have its configuration, and open their files."""
+    identity = plan.identity()
+    if odd := [name for name in identity["files"] if not is_file_name(name)]:
+        raise BadInput(
+            f"{value_text(odd[0])} cannot be kept under this name in the run's folder: give the file another name"
+        )
+    stores = _locked(plan.folder, list(plan.tasks), identity["files"], held)
+    earlier, runs = _earlier(plan, identity, stores), []
+    for subset, store in stores.items():
+        index, old, label = indexes[subset], earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
+        if subset in earlier and old is None:
+            emit(Replaced(label))
+        _check_earlier(plan, store.files, old, label)
+        manifest, selected = _manifest(plan, identity, subset, index, old), index.selected(plan.selection)
+        run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None)
+        _open_run(plan, run, old, emit, extensions)
+        runs.append(run)
+    return runs
+
+
+def _locked(folder: Path, subsets: Sequence[str], kept: Collection[str], held: ExitStack) -> dict[str, RunStore]:
+    """Return the locked stores of runs. Where they make the folder, it is removed at the end if it has no run; `kept`
+    are the names of the files that their runs keep."""
+    is_first, stores = not folder.exists(), dict[str, RunStore]()
+    for subset in subsets:
+        files = RunFiles(folder, subset)
+        stores[subset] = RunStore(files, time.time, stamp(), others=own_logs(files))
+        held.callback(stores[subset].close)
+    if is_first:
+        logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]
+        held.callback(remove_folder, folder, {*logs, *kept})
+    return stores
+
+
+def _earlier(plan: Plan, identity: Identity, stores: Mapping[str, RunStore]) -> dict[str, Manifest | None]:
+    """Return the manifests that a plan's runs go on from, by subset; None for one of another configuration that has
+    nothing to lose, so that a new run replaces it. Raise `BadInput` for a run of another configuration that has."""
+    found: dict[str, Manifest | None] = {}
+    restarted = stores if plan.terms.restart else {}
+    for subset, old in manifests(plan.folder).items():
+        if subset in restarted:
+            continue
+        if subset in stores and stores[subset].files.is_bare:
+            found[subset] = None if differences(old.identity, identity) else old
+        else:
+            same_identity(old, identity, plan.terms.allowed, plan.folder)
+            found[subset] = old
+    for store in restarted.values():
+        store.set_aside_everything()
+    return found
+
+
+def _check_earlier(plan: Plan, files: RunFiles, old: Manifest | None, label: str) -> None:
+    """Raise `BadInput` if a plan cannot go on with a run as it is so far."""
+    if old is None:
+        if files.results.exists() and files.results.stat().st_size:
+            raise BadInput(
+                f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
+                "so give this run a --name of its own"
+            )
+        return
+    if (had := old.repeats) > plan.repeats:
+        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
+    if plan.terms.primary not in (None, began := old.provenance.get("primary")):
+        kept = f"began with --primary {began}" if began else "began without --primary"
+        raise BadInput(
+            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
+        )
+
+
+def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
+    """Return the manifest of this session by itself, with the quirks that are known of its endpoint, and the counts of
+    features."""
+    known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
+    if old is not None and old.provenance.get("endpoint") == plan.endpoint:
+        known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
+    known -= unwanted(plan.benchmark.asking.needs_schema)
+    used = old.provenance.get("quirks_used", ()) if old else ()
+    truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
+    return Manifest(
+        subset=subset,
+        identity=identity,
+        provenance={**plan.provenance(), "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
+        tuning=cast(Tuning, {**asdict(plan.tuning), **(counts(old) if old else {})}),
+        tasks={"path": path, "sha256": index.sha256, "users": index.users(), "truth": truth},
+        selection=plan.selection,
+        state=RUNNING,
+        counts={},
+        times={"created": now(), "seconds": 0.0},
+    )
+
+
+def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions: Sequence[Extension]) -> None:
+    """Repair and open a run's files, and begin to play the users who are left. `run` expects the users that are
+    selected; `old` is its manifest so far. Raise `BadInput` for what cannot go on so."""
+    manifest, store, index, selected = run.manifest, run.store, run.index, run.expected
+    if not selected.any():
+        raise BadInput(f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
+    for name, (before, after) in (manifest.go_on(old) if old else {}).items():
+        if name.partition(".")[0] not in NOT_REPORTED:
+            emit(Changed(run.label, name, before, after))
+    manifest.provenance["origin"] = origin.seal(manifest, os.environ)
+    store.rate = Rate(manifest.take_price(plan.price))
+    for extension in extensions:
+        store.rate = extension.rated(plan, store.rate)
+        extension.opened(plan, manifest, old)
+    if old is None:
+        manifest.save(store.files.manifest)  # before any results: results without a manifest are another program's
+    done = store.open_logs(index)
+    run.expected = selected | done
+    run.changed = old is not None and (
+        old.tasks["sha256"] != index.sha256
+        or old.tasks.get("truth", "") != manifest.tasks["truth"]
+        or store.outside() > 0
+    )
+    emit(_opened(run, old.price if old else None, index.users(done & ~selected)))
+    if len(run.remaining):
+        try:
+            _begin(run, plan.terms.allowed)
+        except HarnessError:
+            if run.is_new:
+                store.drop()
+            raise
+
+
+def _begin(run: Run, allowed: frozenset[str]) -> None:
+    """Begin to play users who are left, as the run's manifest now is."""
+    manifest, store = run.manifest, run.store
+    for feature in features():
+        feature.check(store.files, manifest, allowed)
+    check_measure(run.benchmark, run.task(int(run.remaining[0])))
+    manifest.state, manifest.results_sha256 = RUNNING, None
+    manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
+    store.begin(manifest, kept_files(run.benchmark))
+
+
+def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:
+    """Return how the files were found; `before` is the price of earlier replies."""
+    price = run.manifest.price
+    changed = before and price and before not in (price, price.when_deferred)
+    resumed = not run.is_new and len(run.remaining) and run.users_done
+    return Opened(
+        run.label,
+        torn=run.store.torn,
+        outside=run.store.outside(),
+        beyond_share=beyond_share,
+        prices=(before, price) if changed and before and price else None,
+        resumed=(run.users_done, run.users) if resumed else None,
+    )
