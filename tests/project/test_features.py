@@ -18,7 +18,7 @@ import pytest
 from harness.commands.parser import CORE, LAST, shape
 from harness.feature import SHIPPED, Feature, features
 from harness.option import options_of
-from tests.support import ROOT
+from tests.support import ALL_EXAMPLES, ROOT
 from tests.support.without import COUNTS
 
 HARNESS = ROOT / "harness"
@@ -111,6 +111,7 @@ def called(
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with a folder first on its import path."""
     variables = {**os.environ, "PYTHONPATH": str(path), **env}
+    variables.pop(ALL_EXAMPLES, None)  # those of every property are drawn elsewhere
     return subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=variables, capture_output=True, text=True)
 
 
