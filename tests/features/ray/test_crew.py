@@ -660,7 +660,7 @@ class Talking(Shared):
     """Logs and warns of each user."""
 
     async def play(self, given: JSON, chat: Chat) -> list[str]:
-        self.log(f"一行 {given['user_id']}")
+        self.logged.append(f"一行 {given['user_id']}")
         self.warn("小心")
         return await super().play(given, chat)
 
