@@ -4,11 +4,17 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
+import numpy as np
 import pytest
 
+from harness.benchmarks.dailymobility import groundtruth
+from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
+from tests.support import examples
 
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
 VARIABLES += (*CA_VARIABLES, CA_FOLDERS, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT")
@@ -22,7 +28,24 @@ sys.dont_write_bytecode = False
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-hypothesis.settings.register_profile("tests", deadline=None)  # an example takes as long as this machine is busy
+# On a disk, the files of tests take most of the time that they are in the kernel, and much waiting. In memory they need
+# little room, as those of a test that passes go with it.
+MEMORY = Path("/dev/shm")
+
+
+def has_room(folder: Path) -> bool:
+    """Return whether files of tests fit into a folder, and programs among them can be executed."""
+    if not os.access(folder, os.W_OK):
+        return False
+    system = os.statvfs(folder)
+    return system.f_bavail * system.f_frsize > 2**31 and not system.f_flag & os.ST_NOEXEC
+
+
+if has_room(MEMORY):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+# An example takes as long as this machine is busy.
+hypothesis.settings.register_profile("tests", deadline=None, max_examples=examples(100))
 hypothesis.settings.load_profile("tests")
 
 
@@ -50,4 +73,24 @@ def no_sync() -> Iterator[None]:
     """No test loses power: tests of what is synced, and when, look at a disk of their own (tests/support/disks.py)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda fd: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ceilings_once() -> Iterator[None]:
+    """The score of residents who are drawn from a ground truth is computed once for each ground truth, number and seed:
+    it is a tenth of a second, and part of each report of DailyMobility."""
+    known: dict[Any, tuple[Ceiling, Any]] = {}
+    compute = GroundTruth.ceiling
+
+    def ceiling(self: GroundTruth, residents: int, rng: np.random.Generator) -> Ceiling:
+        lists = tuple(column.tobytes() for column in self.lists.columns.values())
+        key = (lists, residents, str(rng.bit_generator.state), groundtruth.CELLS, groundtruth.RESAMPLES)
+        if key not in known:
+            known[key] = compute(self, residents, rng), rng.bit_generator.state
+        found, rng.bit_generator.state = known[key]
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroundTruth, "ceiling", ceiling)
         yield

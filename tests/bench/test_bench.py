@@ -27,7 +27,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
 from harness.config import providers
 from harness.model import Where
-from tests.support import ROOT
+from tests.support import ROOT, examples
 
 
 def sample(seconds: float, completed: int = 0, *, requests: int = 0, rejected: int = 0, in_flight: int = 0) -> Sample:
@@ -122,7 +122,7 @@ def test_faulty_run_is_measured_against_the_clean_run_beside_it() -> None:
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 12), st.sampled_from(sorted(ORDERS)))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_makespan_is_never_below_its_bound_nor_above_that_of_busy_slots(
     lengths: list[int], slots: int, name: str
 ) -> None:

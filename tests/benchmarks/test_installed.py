@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry.installed.cache_clear()
     yield
     registry.installed.cache_clear()
+    sys.modules.pop("taste_package", None)  # whose file goes with its test
 
 
 def test_benchmark_of_a_package_is_found_by_its_name(package: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Some hundred whole commands: beside the other slow tests."""
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.slow)

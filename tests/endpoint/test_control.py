@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.endpoint.control import AdaptiveControl, FixedControl
+from tests.support import examples
 
 SECONDS, SIGMA = 1.0, 0.5
 """Of the lognormal latency: its mean and the deviation of its logarithm."""
@@ -243,7 +244,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 40), st.integers(1, 10), st.integers(10, 60), st.lists(STEPS, max_size=60))
 def test_floor_and_ceiling_are_kept_whatever_comes(
     start: int, floor: int, ceiling: int, steps: list[tuple[bool, float, float, int, bool, int]]
@@ -261,7 +262,7 @@ def test_floor_and_ceiling_are_kept_whatever_comes(
     assert floor <= control.limit <= ceiling
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 60), st.lists(STEPS, max_size=60))
 def test_fixed_limit_is_the_most_and_only_refusals_lower_it(
     limit: int, steps: list[tuple[bool, float, float, int, bool, int]]

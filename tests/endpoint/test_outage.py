@@ -19,7 +19,7 @@ from harness.endpoint.outage import FAILURES, PROBE_SECONDS, SILENCE, USERS, Out
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, GaveUp, TransportFault
 from harness.model import Completion
-from tests.support import virtual
+from tests.support import examples, virtual
 
 # The state machine
 
@@ -435,7 +435,7 @@ def test_endpoint_that_restarts_again_and_again_costs_no_user(max_retries: int) 
     assert world.stopped_at - 49.0 <= 1.5 * (40 * 5 / 16)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0.2, 30.0), st.floats(0.1, 120.0)), min_size=1, max_size=6),
     st.integers(1, 40),

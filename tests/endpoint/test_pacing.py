@@ -16,7 +16,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, TransportFault
 from harness.model import Completion
-from tests.support import virtual
+from tests.support import examples, virtual
 
 SLOTS, RPM, TPM = 4, 60, 20_000
 BUSY = TransportFault("http_429", "slow down")
@@ -106,7 +106,7 @@ class Played:
             await self.caller.complete(b"{}", left, user, lambda fault, number: None)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.integers(1, 200), st.integers(0, 8), st.sampled_from([0.2, 1.0, 5.0]), st.sampled_from([100, 300, 900]))
 def test_no_user_fails_at_any_fixed_concurrency(slots: int, max_retries: int, seconds: float, tokens: int) -> None:
     """429s without Retry-After for slots, requests and tokens a minute: everybody is served in the end."""

@@ -19,6 +19,7 @@ from harness.defaults import SHARD_USERS
 from harness.engine.running_scores import RunningScores
 from harness.model import Record
 from tests.benchmarks.test_repeats import Means, Ratio, of_values, record, reported
+from tests.support import examples
 
 
 def shown(
@@ -45,7 +46,7 @@ plays = st.lists(st.tuples(values, values), min_size=1, max_size=3)
 
 
 @given(st.lists(plays, min_size=1, max_size=12), st.integers(), st.integers(0, 40))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_figures_are_those_of_the_report_in_any_order(
     users: list[list[tuple[float | None, float | None]]], seed: int, saved: int
 ) -> None:

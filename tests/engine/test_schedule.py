@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from harness.engine.schedule import SLACK, Schedule
+from tests.support import examples
 
 SEEDS = range(3)
 chains = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(lambda lengths: np.array(lengths, np.int32))
@@ -62,7 +63,7 @@ def played(order: Order, steps: NDArray[np.int32], slots: int) -> tuple[int, lis
 
 
 @given(chains, st.integers(1, 20), st.integers(0, 5))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_every_user_starts_exactly_once(steps: NDArray[np.int32], slots: int, seed: int) -> None:
     """Whatever the chains and slots, a schedule hands out each user once, and then says that it is empty."""
     schedule = Schedule(steps, seed)
@@ -75,7 +76,7 @@ def test_every_user_starts_exactly_once(steps: NDArray[np.int32], slots: int, se
 
 
 @given(chains, st.integers(1, 20), st.integers(0, 5))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_chain_that_could_outlast_the_rest_starts_at_once(steps: NDArray[np.int32], slots: int, seed: int) -> None:
     """No user waits whose steps, with slack, reach what is left for each slot, unless a longer one goes first."""
     schedule, waiting = Schedule(steps, seed), set(range(len(steps)))

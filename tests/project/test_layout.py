@@ -66,9 +66,17 @@ def part_of(module: str) -> str:
     return leaf if leaf in MAY_IMPORT else first
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a module's statements, however deep; expressions, which hold none, are most of a tree."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child
+            yield from statements(child)
+
+
 def parts_imported(source: str, package: str) -> Iterator[tuple[int, str]]:
     """Line and part (`store`, `model`, ...) for each import of the project's own in a module of `package`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

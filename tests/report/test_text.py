@@ -17,6 +17,7 @@ from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.model import Block, Chart, Heading, Paragraph, Record, RunFacts, Table, Verbatim
 from harness.report import text as text_module
 from harness.report.text import rendered, wrap
+from tests.support import examples
 
 
 def shown(*blocks: Block, width: int = 80) -> str:
@@ -79,7 +80,7 @@ TEXT = st.text(st.sampled_from("ab 微博，。「x\n—é̈👍"), max_size=60)
 
 
 @given(TEXT, st.integers(4, 30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_wrapping_loses_nothing_and_keeps_to_the_width(text: str, width: int) -> None:
     """Every line fits, and all that is not white space is there in order."""
     lines = wrap(text, width)
@@ -148,7 +149,7 @@ cells = st.text(st.sampled_from("ab微博 1.%"), max_size=30)
 
 
 @given(st.lists(st.lists(cells, min_size=4, max_size=4), min_size=1, max_size=4), st.integers(12, 60))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_table_is_wider_than_the_terminal(rows: list[list[str]], width: int) -> None:
     """Whatever its cells."""
     table = Table(tuple(rows[0]), tuple(tuple(row) for row in rows[1:]))

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.config.address import key_check
+from tests.support import examples
 from tests.support.scripted import Server, serving
 
 SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
@@ -236,7 +237,7 @@ def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=SUPPRESSED)
 @given(data=st.data())
 def test_no_manifest_sends_a_key_elsewhere(
     data: st.DataObject, world: World, capsys: pytest.CaptureFixture[str]

@@ -368,7 +368,9 @@ STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 
 def ways_out(source: str) -> set[str]:
     """Names of what writes to the process's own streams, and of those streams, that a module uses."""
-    found = set()
+    found = set[str]()
+    if not any(name in source for name in CALLS | STREAMS):
+        return found
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from harness.errors import BadInput, MachineError
 from harness.model import Where
 from harness.store.tasks import SEAL, TaskIndex, line_digest, open_index
+from tests.support import examples
 
 WORD = "用户".encode()
 SECRET = b"of this user alone"
@@ -347,7 +348,7 @@ def test_what_is_no_array_is_told_with_its_line(tmp_path: Path, text: str, said:
 @given(
     users=st.integers(1, 30), repeats=st.integers(1, 4), ratio=st.floats(0.01, 1), limit=st.none() | st.integers(1, 40)
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 def test_repeats_of_an_index_are_found_and_selected_together(
     tmp_path_factory: pytest.TempPathFactory, users: int, repeats: int, ratio: float, limit: int | None
 ) -> None:

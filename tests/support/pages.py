@@ -19,6 +19,11 @@ PLACEHOLDER = re.compile(r"\b[A-Z]\b|<[\w-]+>|(?<==)\.\.\.")
 LEFT_OUT = re.compile(r"[][\n]| \.\.\.")
 HARNESS = re.compile(r"(?:python -m |(?:^|[;&|(]|\bdo\b|\bexec\b) *)harness(?= +[a-z])")
 HERE_DOCUMENT = re.compile(r"<<\s*['\"]?(\w+)")
+PLAIN = re.compile(
+    r"(?!(?:if|for|while|until|case|do|done|then|else|elif|fi|esac|function|select)\b)[\w.]"
+    r"""(?:[\w /.,:=@~+%-]|"[^"\\$`\n]*"|'[^'\n]*')*(?: #.*)?"""
+)
+"""Words of one command, for which no shell has to be started."""
 VARIABLE = re.compile(r"\$\(\(.*?\)\)|\$\{?\w+\}?")
 
 
@@ -106,4 +111,6 @@ def _is_whole(text: str) -> bool:
     """Return whether the shell needs no further line. It takes a document without its end for whole."""
     if any(end not in text.splitlines() for end in HERE_DOCUMENT.findall(text)):
         return False
+    if PLAIN.fullmatch(text):
+        return True
     return subprocess.run(["sh", "-n"], input=text, text=True, capture_output=True, check=False).returncode == 0

@@ -24,6 +24,7 @@ from harness.ui.board import Board, view
 from harness.ui.cells import Screen
 from harness.ui.console import SharedConsole, console
 from harness.ui.progress import LiveDisplay, PlainDisplay, display, lines, wrapped
+from tests.support import examples
 
 EXPECTED = Path(__file__).parent / "dashboard"
 """What is shown, as it was looked at and found good."""
@@ -161,7 +162,7 @@ runs_of_any_kind = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(runs_of_any_kind, st.integers(1, 200), st.integers(1, 60), st.sampled_from(["utf-8", "cp1252", "ascii", "none"]))
 def test_no_terminal_is_too_small(runs: list[Snapshot], width: int, height: int, encoding: str) -> None:
     """Whatever runs, names and warnings hold: no line is wider than the terminal, nor the board higher, and all of it

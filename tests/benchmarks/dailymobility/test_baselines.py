@@ -18,6 +18,7 @@ from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Pl
 from harness.benchmarks.dailymobility.plan import Nearby, messages, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import Reading, read
 from harness.model import Completion
+from tests.support import examples
 from tests.support.scripted import answer
 
 HOME, WORK, PARK, NEAR_HOME, NEAR_WORK, SHOP = range(500000001, 500000007)
@@ -163,7 +164,7 @@ LINES = st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(model=st.sampled_from(MODELS), lines=st.lists(LINES | st.text(max_size=20), max_size=8))
 def test_any_prompt_is_answered(model: str, lines: list[str]) -> None:
     """With JSON that covers the day, whatever stands in the prompt."""

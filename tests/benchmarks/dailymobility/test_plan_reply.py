@@ -13,6 +13,7 @@ from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility import plan_reply
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, Reading
 from harness.model import Completion
+from tests.support import examples
 from tests.support.readings import Invalid, reading_of
 
 HOME, WORK, CAFE, PARK, FAR = 500000001, 500000002, 500000003, 500000004, 500000009
@@ -281,7 +282,7 @@ def check(reading: Reading | Invalid) -> None:
         assert len(reading.why.encode()) < 400
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(text=TEXTS)
 @example(text='{"slots": [' + "[1,5]," * 48 + "]}")
 @example(text='{"segments": ' + "[" * 900 + "]" * 900 + "}")
@@ -300,14 +301,14 @@ AOIS = st.sampled_from(["home", "work", "家", HOME, WORK, CAFE, FAR, 500000005,
 ENTRIES = st.fixed_dictionaries({"start": TIMES, "end": TIMES, "intention": NAMES, "place": AOIS}) | ODD
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(listed=st.lists(ENTRIES, max_size=4), name=st.sampled_from(["segments", "slots"]))
 def test_any_entries_are_a_whole_day_or_have_a_kind(listed: list[Any], name: str) -> None:
     """Clean JSON with values of any type and any times."""
     check(read(Completion(said({name: listed})), PLACES))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     cuts=st.sets(st.integers(1, 47), max_size=12),
     what=st.lists(st.tuples(st.sampled_from(list(INTENTIONS)), st.sampled_from([HOME, WORK, CAFE])), min_size=13),

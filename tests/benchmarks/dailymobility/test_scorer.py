@@ -31,6 +31,7 @@ from harness.model import JSON, Block, Heading, Paragraph, Record, RunFacts, Tab
 from harness.report.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
 from harness.scoring.intervals import Moments, interval, moments
+from tests.support import examples
 
 
 def a_day(rng: np.random.Generator, **more: Any) -> Record:
@@ -147,7 +148,7 @@ def test_records_score_as_their_plain_lists_do() -> None:
 FORTY = [*some_days(37), home(), home(invalid="length"), a_day(np.random.default_rng(5), warnings=["later"])]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.permutations(range(40)), st.lists(st.integers(0, 40), max_size=6), st.integers(0, 5))
 def test_neither_order_nor_grouping_changes_a_figure(order: list[int], cuts: list[int], first: int) -> None:
     """Any order of residents, cut into any shards (empty ones too), merged in any grouping: the same JSON report."""

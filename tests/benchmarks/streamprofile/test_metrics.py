@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.benchmarks.streamprofile.metrics import ERRORS, GAINS, METRICS, ceiling, harmonic, measure_step
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
+from tests.support import examples
 
 POOL = tuple("猫狗茶书画诗球车花酒山海云雨雪风")  # 16 tags: round(0.25 * 16) = 4 are asked for
 
@@ -162,7 +163,7 @@ tags = st.frozensets(st.sampled_from("甲乙丙丁戊己"), max_size=5)
 
 
 @given(kept=tags, new=tags, pool=tags, asked=st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_answer_of_the_asked_number_beats_the_ceiling(
     kept: frozenset[str], new: frozenset[str], pool: frozenset[str], asked: int
 ) -> None:

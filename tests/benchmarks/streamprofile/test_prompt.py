@@ -23,6 +23,7 @@ from harness.benchmarks.streamprofile.prompt import (
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
 from harness.errors import BadInput
 from harness.model import Message
+from tests.support import examples
 
 POOL = ("猫", '带"引号"的', "看过影视:片名", "如何看待猫，为什么？", "狗", "茶")
 STEP = GivenStep(2, 5, "[1] Content: 早\nTags: 猫, 狗", POOL)
@@ -130,7 +131,7 @@ LITERALS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     parts=st.lists(st.one_of(LITERALS, st.sampled_from(sorted(PLACES)).map("${{{}}}".format)), min_size=1, max_size=12)
 )

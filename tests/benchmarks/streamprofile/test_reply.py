@@ -14,6 +14,7 @@ from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.streamprofile import reply
 from harness.benchmarks.streamprofile.reply import Reading
 from harness.model import Completion
+from tests.support import examples
 from tests.support.readings import Invalid, reading_of
 
 POOL = ("猫", "狗", "茶", "书, 与画", "如何看待猫，为什么？")
@@ -409,7 +410,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(text=TEXTS)
 @example(text='{"predicted_tags": ["\\ud83d", "\\ud83d"]}')
 @example(text='{"predicted_tags": [{"tag": "\\ude00"}], "persona_summary": {"\\ud83d": 1}}')
@@ -433,7 +434,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(persona=VALUES, chosen=VALUES, reasoning=VALUES)
 def test_any_values_in_a_clean_reply_are_read_without_an_error(persona: Any, chosen: Any, reasoning: Any) -> None:
     """A list of strings comes back as it is, each once; other types end in text or in a kind."""

@@ -27,6 +27,7 @@ from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.model import JSON, Heading, Record, RunFacts, Table, Verbatim
+from tests.support import examples
 
 BENCHMARK = StreamProfile()
 TRANSFERS = (*NAMES, PER_STEP)
@@ -385,7 +386,7 @@ def content(scores: Totals) -> JSON:
 
 
 @given(USERS, USERS, USERS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_merging_is_associative_to_the_last_bit(a: list[Record], b: list[Record], c: list[Record]) -> None:
     """(a + b) + c and a + (b + c) hold the same, rows kept or dropped."""
     for limit in (0, 4, 50_000):
@@ -529,7 +530,7 @@ def subtract(a: dict[str, float | None], b: dict[str, float | None]) -> dict[str
 
 
 @given(USERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_report_equals_a_slow_independent_computation(records: list[Record]) -> None:
     """Every value of the report, computed again by plain loops over the records."""
     if not records:
@@ -585,7 +586,7 @@ def test_report_equals_a_slow_independent_computation(records: list[Record]) -> 
 
 
 @given(USERS, st.integers(1, 6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_how_users_are_cut_into_shards_changes_no_value(records: list[Record], size: int) -> None:
     """Scored at once or in shards and merged: the same report but for rounding in the last place."""
     scorer = Scorer(BENCHMARK, "weibo")

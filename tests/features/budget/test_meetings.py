@@ -20,7 +20,7 @@ from harness.features.budget.budgets import metered
 from harness.features.budget.meter import Budget, Meter
 from harness.store import log
 from tests.features.budget import test_meter as of_meter
-from tests.support import virtual
+from tests.support import examples, virtual
 from tests.support.chain_runs import STEPS, Run
 from tests.support.chains import Endpoint
 from tests.support.scripted import baseline, serving
@@ -34,7 +34,7 @@ class Within(Extension):
         return metered(lane.caller, self._meter, trying)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(**of_meter.CASES)
 def test_budget_holds_where_tries_race(**case: Any) -> None:
     """A try that loses the race may end with a reply, too, which is paid for."""

@@ -23,7 +23,7 @@ from harness.features.budget import BudgetReached, Cap
 from harness.features.budget.budgets import metered
 from harness.features.budget.meter import ENOUGH, SAFE_START, Budget, Meter, Reservation
 from harness.model import Completion
-from tests.support import virtual
+from tests.support import examples, virtual
 
 PRICE = Price(currency="USD", prompt=Decimal(2), completion=Decimal(8), cached=Decimal(1))
 FAULTS = {
@@ -263,7 +263,7 @@ CASES = {
 }
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(**CASES)
 def test_cap_is_exceeded_by_no_more_than_the_stated_bound(**case: Any) -> None:
     """By what the replies in flight at once take beyond their reservations, and lost tries beyond theirs; by nothing

@@ -20,6 +20,7 @@ from harness.benchmarks.scorer import Figures
 from harness.features.compare.paired import Pair, alike, effects, max_t, p_value, simultaneous_level, swapped
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, moments
+from tests.support import examples
 
 NAN = math.nan
 
@@ -251,7 +252,7 @@ def test_effects_on_a_divergence_are_pseudo_values_of_leaving_each_resident_out(
         assert found[user] == pytest.approx(expected, abs=1e-11)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=2, max_size=20))
 def test_effects_on_a_mean_are_the_users_own_differences(values: list[tuple[int, int]]) -> None:
     """Whatever else the mean is made of."""

@@ -59,12 +59,12 @@ def test_many_users_are_drawn_as_some() -> None:
 
 @pytest.mark.parametrize("exponent", [1.3, 1.8, 3.0])
 def test_totals_with_pareto_tails_are_inside(exponent: float) -> None:
-    """Of 100 populations of 300 users whose use of a step has such a tail; Student's interval alone has 70 to 85."""
+    """Of 50 populations of 300 users whose use of a step has such a tail; Student's interval alone has 70 to 85 %."""
     held = 0
-    for seed in range(100):
+    for seed in range(50):
         of = np.random.default_rng(seed)
         sizes, ratios = 1.0 + of.poisson(5, 300), 1.0 + of.pareto(exponent, 300)
         values, played = sizes * ratios, slice(0, 30)
         found = total(sizes[played], values[played], sizes[30:], of)
         held += found.low <= values[30:].sum() <= found.high
-    assert held >= 90
+    assert held >= 45

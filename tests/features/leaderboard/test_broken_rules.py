@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +75,12 @@ def output(capsys: Told, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.fixture
-def ranked(results: Path, capsys: Told) -> JSON:
+@pytest.fixture(scope="module")
+def ranked(results: Path) -> JSON:
     """The figures of `stats`, by metric and run."""
-    found: JSON = orjson.loads(output(capsys, "stats", "--json", "--results-dir", str(results)))
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["stats", "--json", "--results-dir", str(results)]) == 0
+    found: JSON = orjson.loads(printed.getvalue())
     return {metric: {run: of["weibo"] for run, of in runs.items()} for metric, runs in found.items()}
 
 

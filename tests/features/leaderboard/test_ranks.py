@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -62,6 +63,15 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "results"
 
 
+@pytest.fixture(scope="module")
+def figures(board: Path) -> JSON:
+    """What `stats --json` prints of it."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["stats", "--json", "--results-dir", str(board)]) == 0
+    found: JSON = orjson.loads(printed.getvalue())
+    return found
+
+
 @pytest.fixture
 def own(board: Path, tmp_path: Path) -> Path:
     """A copy of the results to spoil."""
@@ -86,30 +96,28 @@ def values(results: Path, run: str, platform: str, metric: str = "Recall") -> li
     return [fmean(defined) for each in of if (defined := [value for value in each if value is not None])]
 
 
-def test_ranks_leave_open_what_the_users_leave_open(board: Path, capsys: Told) -> None:
+def test_ranks_leave_open_what_the_users_leave_open(figures: JSON) -> None:
     """Recency is certainly first in Recall; two runs that answer alike share what is left; another prompt has none."""
-    recall = as_json(board, capsys)["Recall"]
+    recall = figures["Recall"]
     assert [recall[run][AVERAGE]["rank"] for run in RUNS] == [[1, 1], [2, 3], [2, 3], None]
     assert [recall[run]["weibo"]["rank"] for run in RUNS] == [[1, 1], [2, 3], [2, 3], None]
 
 
-def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, capsys: Told) -> None:
+def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, figures: JSON) -> None:
     """That of the users' own values, which the records have; also in an average that no run is ranked by."""
-    found = as_json(board, capsys)
     for metric in ("Recall", "Error_Peer"):
         of = [values(board, "random", platform, metric) for platform in PLATFORMS]
-        average = found[metric]["random"][AVERAGE]
+        average = figures[metric]["random"][AVERAGE]
         assert average["value"] == pytest.approx(fmean(map(fmean, of)))
         assert average["ci95"] == pytest.approx(
             interval(fmean(map(fmean, of)), [moments(np.array(each)) for each in of])
         )
 
 
-def test_runs_that_differ_only_in_the_prompt_are_put_together(board: Path, capsys: Told) -> None:
+def test_runs_that_differ_only_in_the_prompt_are_put_together(figures: JSON) -> None:
     """With the mean, its interval, the lowest, the highest and the spread; another temperature is another run."""
-    found = as_json(board, capsys)
-    averages = [found["Recall"][run][AVERAGE]["value"] for run in ("asked", "random")]
-    (of,) = found["prompts"]["Recall"]
+    averages = [figures["Recall"][run][AVERAGE]["value"] for run in ("asked", "random")]
+    (of,) = figures["prompts"]["Recall"]
     assert (of["runs"], of["column"]) == (["asked", "random"], AVERAGE)
     assert of["mean"] == pytest.approx(fmean(averages)) and of["sd"] == pytest.approx(stdev(averages))
     assert [of["lowest"], of["highest"]] == sorted(averages)
@@ -202,5 +210,5 @@ def test_runs_of_other_subsets_do_not_compare() -> None:
     assert [(subsets, list(group)) for subsets, group in own_groups(rows)] == [(("x",), [0, 2])]
 
 
-def test_ranks_of_whole_runs_need_no_further_word(board: Path, capsys: Told) -> None:
-    assert "ranks" not in as_json(board, capsys)
+def test_ranks_of_whole_runs_need_no_further_word(figures: JSON) -> None:
+    assert "ranks" not in figures

@@ -35,6 +35,7 @@ from harness.features.leaderboard.grid import Grid, Number, Standing, latex, mar
 from harness.features.leaderboard.reports import MetricValue, Scored, declared_of, read
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.features.leaderboard.workbooks import workbooks
+from tests.support import examples
 
 Told = pytest.CaptureFixture[str]
 DECLARED = {name: declared(registry.find(name)) for name in registry.names()}
@@ -705,7 +706,7 @@ def test_columns_are_as_wide_as_what_they_hold_and_chinese_is_two_wide() -> None
     assert 50 < long[0] < 70
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.text(max_size=40), max_size=6))
 def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
     """Any text becomes one: short enough, of allowed characters, and no two alike."""

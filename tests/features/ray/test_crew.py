@@ -51,7 +51,7 @@ from harness.model import JSON, Completion, Record, Snapshot
 from harness.store import log
 from harness.store.run import RunStore
 from tests.features.ray.workers import TURN, Fake, Loss, Shared, crew_of, importable, played
-from tests.support import virtual
+from tests.support import examples, virtual
 from tests.support.chain_runs import Run
 from tests.support.chains import Chains, Endpoint
 
@@ -134,7 +134,7 @@ def figures(run: Run) -> tuple[int, JSON]:
 # Identity
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(many=st.integers(1, 4), seed=st.integers(0, 99), limit=st.integers(1, 6))
 def test_results_are_those_of_this_process(local: Run, many: int, seed: int, limit: int) -> None:
     """However long turns and replies take, whatever the order, and wherever batches of messages are cut."""

@@ -386,11 +386,12 @@ def test_models_share_one_limit_on_replicas_with_quirks(tasks: Path, raylets: Ra
 
 
 def test_rate_holds_over_all_workers(play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path) -> None:
-    """600 requests a minute by the endpoint's own clock: 100 of them take 9.9 seconds, within 2 %."""
+    """600 requests a minute by the endpoint's own clock: 100 of them take 9.9 seconds. Twice the rate for two workers
+    would halve that, half of it double it; other tests on the machine may lengthen it."""
     with endpoint("--latency", "0.02") as url:
         assert play(CHAINS, url, *on(raylets), "--rpm", "600").wait() == 0
         seen = prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
-    assert seen["seconds"] == pytest.approx((seen["requests"] - 1) / 10.0, rel=0.02)
+    assert 0.98 < seen["seconds"] / ((seen["requests"] - 1) / 10.0) < 1.6
 
 
 BLOCKED = """

@@ -30,6 +30,7 @@ from harness.features.verify.replayed import Replayer
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.manifest import RUNNING, load
+from tests.support import examples
 from tests.support.scripted import Script, baseline, serving
 
 Told = pytest.CaptureFixture[str]
@@ -649,7 +650,7 @@ ANYTHING = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_sound_line_of_any_content_is_a_finding_and_no_defect(data: st.DataObject, complete: Path) -> None:
     """Any value in any place of a record or response, under right checksums."""

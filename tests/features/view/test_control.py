@@ -25,7 +25,8 @@ from harness.store.log import objects
 from tests.support.processes import wait_for
 from tests.support.scripted import baseline, serving
 
-RUN = ["run", "--model", "m", "--name", "m", "--demo", "--platform", "weibo", "--no-html", "--concurrency", "2"]
+DEMO = ["--demo", "--platform", "weibo", "--limit", "8"]
+RUN = ["run", "--model", "m", "--name", "m", *DEMO, "--no-html", "--concurrency", "2"]
 
 
 class Playing:
@@ -266,5 +267,5 @@ def test_viewer_shows_a_run_while_it_is_played(run: Playing) -> None:
     for page in (look(site, "/"), look(site, "/run?name=m&subset=weibo")):
         assert "data-live" in page and ">running<" in page
     assert "2 in flight" in look(site, "/run?name=m&subset=weibo")
-    assert "0/40" in look(site, "/")
+    assert "0/8" in look(site, "/")
     assert run.ended() == 0
