@@ -31,7 +31,7 @@ from harness.store.manifest import (
     Tuning,
     slice_of,
 )
-from harness.store.run import RunFiles, lock_runs, take_up
+from harness.store.run import lock_runs, take_up
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
@@ -105,9 +105,10 @@ def open_runs(
     earlier, runs = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart), []
     for subset, store in stores.items():
         index, old, label = indexes[subset], earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
-        if subset in earlier and old is None:
+        if old is not None:
+            _check_earlier(plan, old, label)
+        elif subset in earlier:
             emit(Replaced(label))
-        _check_earlier(plan, store.files, old, label)
         manifest, selected = _manifest(plan, identity, subset, index, old), index.selected(plan.selection)
         run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None)
         _open_run(plan, run, old, emit, extensions)
@@ -115,17 +116,10 @@ def open_runs(
     return runs
 
 
-def _check_earlier(plan: Plan, files: RunFiles, old: Manifest | None, label: str) -> None:
+def _check_earlier(plan: Plan, old: Manifest, label: str) -> None:
     """Raise `BadInput` if a plan cannot go on with a run as it is so far."""
-    if old is None:
-        if files.results.exists() and files.results.stat().st_size:
-            raise BadInput(
-                f"{files.results} has no manifest: another program wrote it (`reeval` scores it), "
-                "so give this run a --name of its own"
-            )
-        return
     if (had := old.repeats) > plan.repeats:
-        raise BadInput(f"{files.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
+        raise BadInput(f"{plan.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
     if plan.terms.primary not in (None, began := old.provenance.get("primary")):
         kept = f"began with --primary {began}" if began else "began without --primary"
         raise BadInput(

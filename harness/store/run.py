@@ -446,7 +446,7 @@ def take_up(
 ) -> dict[str, Manifest | None]:
     """Return the manifests from which the runs of locked stores go on, by subset; None for one of another configuration
     that has nothing to lose, so that a new run replaces it. With `restart` earlier runs are set aside. Raise `BadInput`
-    if the folder holds a run of another configuration, of any subset."""
+    if the folder holds a run of another configuration, of any subset, or results of another program."""
     found: dict[str, Manifest | None] = {}
     restarted = stores if restart else {}
     for subset, old in manifest.manifests(folder).items():
@@ -459,6 +459,12 @@ def take_up(
             found[subset] = old
     for store in restarted.values():
         store.set_aside_everything()
+    for results in [store.files.results for subset, store in stores.items() if found.get(subset) is None]:
+        if results.exists() and results.stat().st_size:
+            raise BadInput(
+                f"{results} has no manifest: another program wrote it (`reeval` scores it), "
+                "so give this run a --name of its own"
+            )
     return found
 
 

@@ -694,3 +694,13 @@ def test_resume_keeps_the_tuning_of_the_run(tasks: Path, tmp_path: Path) -> None
         assert main(["resume", "--results-dir", str(out), "--timeout", "44"]) == 0
     tuning = orjson.loads((out / "m/run_weibo.json").read_bytes())["tuning"]
     assert (tuning["concurrency"], tuning["timeout"]) == (3, 44)
+
+
+def test_results_of_another_program_are_refused_before_a_run_is_opened(tmp_path: Path) -> None:
+    """Of any subset: those before it have no manifest yet."""
+    folder = tmp_path / "recency"
+    folder.mkdir()
+    (folder / "inference_results_weibo.jsonl").write_text("{}\n")
+    words = ["run", "--demo", "--platform", "weibo", "--platform", "zhihu", "--limit", "4", "--no-html"]
+    assert main([*words, "--name", "recency", "--results-dir", str(tmp_path)]) == 2
+    assert not list(folder.glob("run_*.json"))
