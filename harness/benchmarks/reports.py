@@ -296,20 +296,16 @@ def _checked(block: object) -> Block:
 
 def breaking(diagnostics: Diagnostics) -> str:
     """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none does."""
-    total = sum((found := diagnostics.breaches or {}).values())
-    if not total:
-        return ""
-    verb = "breaks" if total == 1 else "break"
-    return f"{total} of {diagnostics.answers} answers {verb} the rules of the task ({_ranked(found)})"
+    return _counted(diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", "the rules of the task")
 
 
 def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
     """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty if none is."""
-    total = sum(invalid.values())
-    if not total:
-        return ""
-    return f"{total} of {answers} answers {'is' if total == 1 else 'are'} invalid ({_ranked(invalid)})"
+    return _counted(invalid, answers, "is", "are", "invalid")
 
 
-def _ranked(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{kind} {count}" for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+def _counted(counts: Mapping[str, int], answers: int, one: str, many: str, what: str) -> str:
+    total = sum(counts.values())
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
+    return f"{total} of {answers} answers {one if total == 1 else many} {what} ({kinds})" if total else ""

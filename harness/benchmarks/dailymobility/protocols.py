@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,14 +147,6 @@ def aligned_histograms(truth: Mapping[str, Whole], sample: Mapping[str, Whole]) 
 # asbench and agentsociety2
 
 
-def asbench(truth: Sample, sample: Sample) -> Outcome:
-    return _outcome((metric, _own_ranges(truth[metric], sample[metric])) for metric in METRICS)
-
-
-def agentsociety2(truth: Sample, sample: Sample) -> Outcome:
-    return _outcome((metric, _range_of_truth(truth[metric], sample[metric])) for metric in METRICS)
-
-
 def _own_ranges(truth: Numbers, sample: Numbers) -> float | str:
     return _smoothed_distance(_density(truth, BINS), _density(sample, BINS))
 
@@ -162,6 +155,12 @@ def _range_of_truth(truth: Numbers, sample: Numbers) -> float | str:
     expected = _density(truth, BINS)
     return expected if isinstance(expected, str) else _smoothed_distance(expected, _density(sample, expected.edges))
 
+
+def _by_metric(compare: Callable[[Numbers, Numbers], float | str], truth: Sample, sample: Sample) -> Outcome:
+    return _outcome((metric, compare(truth[metric], sample[metric])) for metric in METRICS)
+
+
+asbench, agentsociety2 = partial(_by_metric, _own_ranges), partial(_by_metric, _range_of_truth)
 
 NOBODY = "there is no resident"
 OUTSIDE = "every value lies outside the ground truth's range"
