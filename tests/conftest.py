@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-import numpy as np
 import pytest
 
 from harness.benchmarks.dailymobility import groundtruth
-from harness.benchmarks.dailymobility.groundtruth import Ceiling, GroundTruth
+from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
+from harness.model import JSON
 from tests.support import examples
 
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
@@ -80,16 +80,15 @@ def no_sync() -> Iterator[None]:
 def ceilings_once() -> Iterator[None]:
     """The score of residents who are drawn from a ground truth is computed once for each ground truth, number and seed:
     it is a tenth of a second, and part of each report of DailyMobility."""
-    known: dict[Any, tuple[Ceiling, Any]] = {}
+    known: dict[Any, JSON] = {}
     compute = GroundTruth.ceiling
 
-    def ceiling(self: GroundTruth, residents: int, rng: np.random.Generator) -> Ceiling:
+    def ceiling(self: GroundTruth, residents: int, seed: int = groundtruth.SEED) -> JSON:
         lists = tuple(column.tobytes() for column in self.lists.columns.values())
-        key = (lists, residents, str(rng.bit_generator.state), groundtruth.CELLS, groundtruth.RESAMPLES)
+        key = (lists, residents, seed, groundtruth.CELLS, groundtruth.RESAMPLES)
         if key not in known:
-            known[key] = compute(self, residents, rng), rng.bit_generator.state
-        found, rng.bit_generator.state = known[key]
-        return found
+            known[key] = compute(self, residents, seed)
+        return known[key].copy()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GroundTruth, "ceiling", ceiling)
