@@ -204,7 +204,7 @@ class Talking(Shared):
     """Logs and warns."""
 
     async def play(self, given: JSON, chat: Chat) -> list[str]:
-        self.log("一行")
+        self.logged.append("一行")
         self.warn("小心")
         return []
 
