@@ -85,7 +85,7 @@ def ceilings_once() -> Iterator[None]:
 
     def ceiling(self: GroundTruth, residents: int, seed: int = groundtruth.SEED) -> JSON:
         lists = tuple(column.tobytes() for column in self.lists.columns.values())
-        key = (lists, residents, seed, groundtruth.CELLS, groundtruth.RESAMPLES)
+        key = (lists, residents, seed, groundtruth.RESAMPLES)
         if key not in known:
             known[key] = compute(self, residents, seed)
         return known[key].copy()

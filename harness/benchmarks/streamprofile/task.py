@@ -158,7 +158,9 @@ def _truth(step: _Step) -> Truth:
     return Truth(
         kept=truth.keep_tags if meta.T_keep is None else meta.T_keep,
         new=truth.new_tags if meta.T_new is None else meta.T_new,
-        distractors={metric: frozenset(tags) for metric, name in ERROR_SETS.items() if (tags := getattr(meta, name))},
+        distractors={
+            metric: frozenset(tags) for metric, name in ERROR_SETS.items() if (tags := getattr(meta, name)) is not None
+        },
     )
 
 
