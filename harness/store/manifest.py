@@ -122,14 +122,14 @@ class Tasks(TypedDict):
 
 class Selection(TypedDict):
     """Which users: a share of them, or the first `limit`, in the order that the seed draws; of these every n-th from
-    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once. A part `by` bytes is the
-    i-th of n slices of the tasks file."""
+    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once. A part `by` lines has every
+    n-th task of the file, from the i-th on."""
 
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
     limit: NotRequired[Annotated[int, Meta(ge=1)]]
     part: NotRequired[Annotated[str, Meta(pattern=PART)]]
-    by: NotRequired[Literal["bytes"]]
+    by: NotRequired[Literal["lines"]]
     repeats: NotRequired[Annotated[int, Meta(ge=1, le=REPEATS_MOST)]]
 
 

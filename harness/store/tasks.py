@@ -117,9 +117,8 @@ class TaskIndex:
     def selected(self, selection: Selection) -> NDArray[np.bool_]:
         """Return a mask of the users that a run's manifest selects."""
         if (part := slice_of(selection)) != WHOLE:
-            start, end = _bounds(os.fstat(self._fd).st_size, part)
-            inside: NDArray[np.bool_] = (self.rows["offset"] >= start) & (self.rows["offset"] < end)
-            return inside
+            tasks = np.arange(len(self)) // self.repeats
+            return np.full(len(self), True) if self.users() < self.users_in_file else _in_slice(tasks, part)
         return self.select(selection["ratio"], selection["sample_seed"], selection.get("limit"), part_of(selection))
 
     def read(self, position: int) -> bytes:
@@ -182,21 +181,19 @@ def open_index(
     return index
 
 
-def _bounds(size: int, part: tuple[int, int]) -> tuple[int, int]:
-    """Return where the slice of a part begins and ends in a file of so many bytes; a task is in the slice that its
-    first byte is in."""
+def _in_slice(task: Any, part: tuple[int, int]) -> Any:
+    """Return whether a task, by its number in the file from 0, is in the slice of a part: every n-th is."""
     number, parts = part
-    return size * (number - 1) // parts, size * number // parts
+    return task % parts == number - 1
 
 
 def _build(path: Path, measured: Measured, cache: Path, key_field: str, part: tuple[int, int]) -> TaskIndex:
     whole, packed, name, users = sha256(), bytearray(), str(path), 0
     try:
         with path.open("rb") as file:
-            first, end = _bounds(os.fstat(file.fileno()).st_size, part)
             for line, start, number in (elements if path.suffix == ".json" else plain_lines)(file, whole):
                 users += 1
-                if not first <= start < end:
+                if not _in_slice(users - 1, part):
                     continue
                 key, length = measured(line, Where(name, number))
                 packed += PACKED.pack(start, len(line), number, key_hash(key), sha256(line).digest()[:16], length)

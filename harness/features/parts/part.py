@@ -12,7 +12,7 @@ from harness.store.manifest import Selection, manifests
 
 
 class Part(Extension):
-    """A part of all users is a slice of the tasks file, whose other lines are not validated. Of a share or of some
+    """A part of all users has every n-th line of the tasks file, whose others are not validated. Of a share or of some
     users it is every n-th in the order that the seed draws, which only all keys decide."""
 
     def __init__(self, args: Any) -> None:
@@ -27,9 +27,11 @@ class Part(Extension):
         chosen: Selection = {**selection, "part": self._part}
         is_all, before = selection["ratio"] == 1 and "limit" not in selection, self._before(self._results / named)
         if before.get("by") and not is_all:
-            raise BadInput(f"{named} is a slice of the tasks file: leave out --ratio and --limit, or give --restart")
+            raise BadInput(
+                f"{named} has every n-th line of the tasks file: leave out --ratio and --limit, or give --restart"
+            )
         if is_all and (before.get("by") or not before):
-            chosen["by"] = "bytes"
+            chosen["by"] = "lines"
         return named, chosen
 
     def _before(self, folder: Path) -> Selection | dict[str, Any]:

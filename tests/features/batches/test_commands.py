@@ -98,6 +98,7 @@ def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
 
 def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a value `resume` keeps what the run had; false is not the same."""
+    pytest.importorskip("harness.features.settings")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.chdir(tmp_path)
     assert parsed(["resume"]).args.batch is None
