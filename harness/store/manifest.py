@@ -122,8 +122,8 @@ class Tasks(TypedDict):
 
 class Selection(TypedDict):
     """Which users: a share of them, or the first `limit`, in the order that the seed draws; of these every n-th from
-    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once. A part `by` lines has every
-    n-th task of the file, from the i-th on."""
+    the i-th on, if it is `part` i/n; each played `repeats` times, if that is more than once. A part `by` lines has
+    every n-th task of the file, from the i-th on."""
 
     ratio: Annotated[float, Meta(gt=0, le=1)]
     sample_seed: Count
