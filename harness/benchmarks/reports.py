@@ -268,6 +268,10 @@ def _upgraded(data: JSON) -> Report:
     return msgspec.structs.replace(report, sections=tuple(sections))
 
 
+FINITE = json.JSONEncoder(allow_nan=False)
+"""Raises `ValueError` for a number that is not finite."""
+
+
 def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
     """Return a benchmark's blocks as a report keeps them. Raise `TypeError` for anything else."""
     return tuple(map(_checked, blocks))
@@ -279,7 +283,7 @@ def _checked(block: object) -> Block:
     try:
         plain = msgspec.to_builtins(block)
         made: Block = msgspec.convert(plain, Block)
-        json.dumps(plain, allow_nan=False)
+        FINITE.encode(plain)
     except (msgspec.ValidationError, ValueError) as error:
         raise TypeError(f"{type(block).__name__}: {error}") from None
     if isinstance(made, Table) and any(len(row) != len(made.columns) for row in made.rows):
