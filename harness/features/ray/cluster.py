@@ -8,8 +8,8 @@ all interfaces, with its token in the home folder, readable by everybody. Here w
 own cluster listens on loopback only and takes a token that no other user of the machine can read.
 
 Turns go over a TCP connection to each worker, since a call of an actor takes ten times the CPU; Ray notices losses. A
-worker takes the first connection that sends the secret which it got from Ray. Where the cluster encrypts (RAY_USE_TLS),
-turns are calls, and so encrypted too.
+worker takes the first connection that sends half of a secret which it got from Ray, and answers with the other half.
+Where the cluster encrypts (RAY_USE_TLS), turns are calls, and so encrypted too.
 """
 
 from __future__ import annotations
@@ -121,14 +121,22 @@ class Actor:
         os._exit(0)
 
 
+def _halves(secret: bytes) -> tuple[bytes, bytes]:
+    """Return what the driver sends to show that it is no other program, and what the worker answers to show the same:
+    the driver unpickles scores from it, and another program may have taken the port of a worker that has died."""
+    return secret[: len(secret) // 2], secret[len(secret) // 2 :]
+
+
 def _accepted(listening: socket.socket, secret: bytes) -> socket.socket:
-    """Return the first connection that sends the secret."""
+    """Return the first connection that sends the first half of the secret, answered by the second."""
+    asked, answer = _halves(secret)
     while True:
         connection, _ = listening.accept()
         connection.settimeout(SECRET_SECONDS)
         with suppress(OSError):
-            if hmac.compare_digest(connection.recv(len(secret), socket.MSG_WAITALL), secret):
+            if hmac.compare_digest(connection.recv(len(asked), socket.MSG_WAITALL), asked):
                 connection.settimeout(None)
+                connection.sendall(answer)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 listening.close()
                 return connection
@@ -164,17 +172,20 @@ class RayWorker:
 
     async def _connected(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Let the worker serve, and connect; the connection ends too once Ray says that the worker has."""
-        secret = secrets.token_bytes(32)
+        secret = secrets.token_bytes(64)
         served = self.handle.serve.remote(secret)
         self._served = asyncio.ensure_future(asyncio.wrap_future(served.future()))
-        self._stream = _, writer = await asyncio.open_connection(host, port, limit=STREAM_BYTES)
+        self._stream = reader, writer = await asyncio.open_connection(host, port, limit=STREAM_BYTES)
 
         def ended(served: asyncio.Future[None]) -> None:
             served.cancelled() or served.exception()  # which is no surprise
             writer.transport.abort()
 
         self._served.add_done_callback(ended)
-        writer.write(secret)
+        asked, answer = _halves(secret)
+        writer.write(asked)
+        if not hmac.compare_digest(await reader.readexactly(len(answer)), answer):
+            raise ConnectionError("another program answers at its address")
         return self._stream
 
     async def _gone(self, error: Exception) -> WorkerGone:
