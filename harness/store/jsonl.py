@@ -38,9 +38,9 @@ def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]
         if len(raw) > LINE_MOST:
             raise Unexpected(f"a line of at most {LINE_MOST >> 20} MB", number)
         whole.update(raw)
-        line = raw.strip() if number > 1 else raw.removeprefix(BOM).strip()
-        if line:
-            yield line, offset + raw.index(line), number
+        line = raw.removeprefix(BOM) if number == 1 else raw
+        if text := line.strip():
+            yield text, offset + len(raw) - len(line.lstrip()), number
         offset += len(raw)
 
 
