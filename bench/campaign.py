@@ -2,7 +2,8 @@
 
 Processes of `run` and `resume` against a `serve` process, several runs side by side. After every blow a new process
 goes on, and may be struck too, until the run is complete. Then its results files are compared byte for byte with those
-of an undisturbed run (whole replies, durability `process`), and `verify` proves its folder.
+of an undisturbed run (whole replies, durability `process`), and `verify` proves its folder. Each run has two features
+switched on, drawn from `FEATURES`; its cost is counted again, of its saved replies.
 
 - *Lost*, *doubled*: users whose record stood in a results file after one process and no longer after a later one, and
   users with two records. The same is looked for among saved replies.
@@ -48,7 +49,7 @@ from bench.blows import (
     moment,
 )
 from bench.processes import HARNESS, endpoint, run_command, stats, synthesise
-from bench.tally import Seen, Tally, look, losses, told, traced, wrong_end
+from bench.tally import PRICE, Seen, Tally, look, losses, reported, told, traced, wrong_end
 from harness.store.run import runs
 
 SHARES = {TERM: 0.06, USR1: 0.06, INTERRUPT: 0.06, TWICE: 0.08, STOPPED: 0.02, ORPHANED: 0.05}
@@ -63,6 +64,21 @@ SAID = 2000
 """Characters of a process's last words that a finding quotes."""
 
 AGENT = ROOT / "tests/data/mobility_agents/asks_each_step.py"
+
+FEATURES: dict[str, tuple[str, ...]] = {
+    "batches": ("--batch",),
+    "budget": ("--budget", "1000000cny"),
+    "estimate": ("--estimate", "--yes"),
+    "hedging": ("--hedge", "3"),
+    "no page": ("--no-html",),
+    "rates": ("--rpm", "60000", "--tpm", "90000000"),
+    "replicas": ("--api-url", "{other_name}"),
+    "reuse": ("--reuse", "{undisturbed}"),
+}
+"""Options that change no record. Reused are the replies of the undisturbed run, by runs of one model."""
+REFUSED = ({"batches", "estimate"}, {"batches", "replicas"}, {"estimate", "reuse"})
+"""Pairs that `run` refuses."""
+PROVIDER = "priced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +154,16 @@ def tasks_of(subject: Subject, folder: Path) -> Path:
     return folder / "tasks" / subject.name.replace(" ", "-")
 
 
+def results_of(subject: Subject, folder: Path) -> Path:
+    return folder / "undisturbed" / subject.name.replace(" ", "-")
+
+
 def undisturbed(subject: Subject, folder: Path) -> Seen:
     """The tasks are made, and run without a blow: whole replies, durability `process`."""
     platforms = [word for subset in subject.subsets for word in ("--platform", subset)]
     what = platforms if subject.benchmark == STREAMPROFILE else []
     synthesise(tasks_of(subject, folder), subject.benchmark, "--users", str(subject.users), *what)
-    results = folder / "undisturbed" / subject.name.replace(" ", "-")
+    results = results_of(subject, folder)
     with endpoint() as url:
         command = run_command(url, tasks_of(subject, folder), results, *subject.words, model=subject.models[0])
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
@@ -154,11 +174,32 @@ def undisturbed(subject: Subject, folder: Path) -> Seen:
 
 
 def requests(url: str) -> int:
-    """Requests that the endpoint has seen, once those that were still on their way have come."""
+    """Requests that the endpoint has seen, in batches too, once those that were still on their way have come."""
     seen = -1
-    while seen != (seen := int(stats(url)["requests"])):
+    while seen != (seen := sum(int(stats(url)[kind]) for kind in ("requests", "batched"))):
         time.sleep(0.03)
     return seen
+
+
+def drawn(subject: Subject, rng: random.Random) -> list[str]:
+    """Two features that may meet in runs of a subject."""
+    one_model = len(subject.models) == 1
+    while (found := set(rng.sample(sorted(FEATURES), 2))) in REFUSED or ("reuse" in found and not one_model):
+        pass
+    return sorted(found)
+
+
+def providers(subject: Subject, url: str, path: Path) -> Path:
+    """A providers file with prices of the subject's models."""
+    lines = [f"[providers.{PROVIDER}]", f'base_url = "{url}"']
+    for model in subject.models:
+        lines += [
+            f'[providers.{PROVIDER}.prices."{model}"]',
+            'currency = "CNY"',
+            *(f"{name} = {value}" for name, value in PRICE.items()),
+        ]
+    path.write_text("\n".join(lines), "utf-8")
+    return path
 
 
 class Disturbed:
@@ -170,24 +211,34 @@ class Disturbed:
         self._campaign, self._tally, self._subject = campaign, campaign.tally, subject
         self._wanted, self._url, self._rng = wanted, url, rng
         self._seen, self._unsaved, self._lives = Seen(), 0, 0
-        stream, durability = rng.choice(("on", "off")), rng.choice(("process", "power"))
-        self._options = (*subject.words, "--stream", stream, "--durability", durability, "--timeout", campaign.timeout)
-        self._label = f"run {self._number} ({subject.name}, stream {stream}, {durability})"
+        stream, durability, features = rng.choice(("on", "off")), rng.choice(("process", "power")), drawn(subject, rng)
+        places = {
+            "other_name": url.replace("127.0.0.1", "localhost"),
+            "undisturbed": results_of(subject, campaign.folder) / subject.models[0].rpartition("/")[2],
+        }
+        self._providers = ("--providers", str(providers(subject, url, campaign.folder / f"{self._number}.toml")))
+        self._options = (
+            *(*subject.words, "--stream", stream, "--durability", durability, "--timeout", campaign.timeout),
+            *("--provider", PROVIDER, *self._providers),
+            *(word.format(**places) for name in features for word in FEATURES[name]),
+        )
+        self._may_pay_twice = "hedging" in features
+        self._label = f"run {self._number} ({subject.name}, stream {stream}, {durability}, {' and '.join(features)})"
         self._sound = True
 
     def play(self) -> None:
-        """Until a process comes to its end and all is complete.
+        """Until a process comes to its end and all is complete, or until something is found.
 
         One that is struck after the last user, at its report, leaves the rest of it to the next one.
         """
         struck = True
-        while struck or not self._complete:
+        while self._sound and (struck or not self._complete):
             blow = self._campaign.next_blow()
             struck = self._live(blow)
             if blow is NONE and not self._complete:
                 self._found("a process that nothing disturbed did not bring the run to its end")
-                break
-        self._compare()
+        if self._sound:
+            self._compare()
         if self._sound:
             shutil.rmtree(self._results)
 
@@ -221,7 +272,7 @@ class Disturbed:
         """`run`; or `resume`, now and then, where that knows of every run."""
         begun = {(files.folder.name, files.subset) for files in runs(self._results)}
         if begun == self._subject.expected and self._rng.random() < 0.5:
-            return [*HARNESS, "resume", "--results-dir", str(self._results)]
+            return [*HARNESS, "resume", "--results-dir", str(self._results), *self._providers]
         tasks = tasks_of(self._subject, self._campaign.folder)
         return run_command(self._url, tasks, self._results, *self._options, model=self._subject.models[0])
 
@@ -229,9 +280,11 @@ class Disturbed:
         """Exit code and words of a process, and what it left of users, replies and requests."""
         before, self._seen = self._seen, look(self._results)
         lost = losses(before, self._seen)
-        unsaved = requests(self._url) - len(self._seen.replies)
+        unsaved = requests(self._url) - (len(self._seen.replies) - self._seen.reused)
         twice, self._unsaved = unsaved - self._unsaved, unsaved
         bound = self._subject.concurrency if blow.on_the_wire else 0
+        if self._may_pay_twice:
+            bound = max(bound, twice)
         ends = {"wrong_exit": wrong_end(blow, life), "traced": traced(life), "beyond": max(0, twice - bound)}
         self._tally.blow(blow.name, struck=1, twice=twice, bound=bound, complete=self._complete, **lost, **ends)
         if bad := {what: number for what, number in (lost | ends).items() if number}:
@@ -247,6 +300,7 @@ class Disturbed:
             "not_identical": self._seen.results != self._wanted.results,
             "other_replies": self._seen.replies != self._wanted.replies,
             "unproven": proof.returncode != 0,
+            "other_cost": self._seen.costs != reported(self._results),
             "left_over": len(left),
         }
         self._tally.run(runs=1, twice=self._unsaved, torn=self._seen.torn, **bad)

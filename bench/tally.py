@@ -5,17 +5,22 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from bench.blows import BLOWS, NONE, ORPHANED, Blow, Life
+from harness.model import JSON
 from harness.store.log import sound_lines
 from harness.store.manifest import COMPLETE, load
 from harness.store.run import RunFiles, runs
 
 BAD_WORDS = ("Traceback", "defect of the harness", "Exception ignored", "never awaited")
+
+PRICE = {"prompt": 2, "completion": 8, "batch": 0.5}
+"""In CNY for a million tokens, and the factor of both in batches."""
 
 Run = tuple[str, str]
 """Name and subset."""
@@ -25,11 +30,12 @@ Reply = tuple[str, str, str, str, int]
 """Name, subset and user; of a reply also the request's digest and how often it was asked before."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seen:
     """A results folder that no process holds: how often each user has a record, and each reply is saved.
 
     `results` are the bytes of results files, `complete` the runs whose manifest says so, `torn` the lines set aside.
+    `reused` counts the replies of other runs, and `costs` are those of the others, at `PRICE`.
     """
 
     users: Counter[User] = field(default_factory=Counter)
@@ -37,15 +43,17 @@ class Seen:
     results: dict[Run, bytes] = field(default_factory=dict)
     complete: set[Run] = field(default_factory=set)
     torn: int = 0
+    reused: int = 0
+    costs: dict[Run, Fraction] = field(default_factory=dict)
 
 
 def look(folder: Path) -> Seen:
     """Reads a results folder. Raises `HarnessError` for a manifest that cannot be read."""
-    seen, torn = Seen(), 0
+    seen = Seen()
     for files in runs(folder):
         _look_at(files, seen)
-        torn += sum(1 for path in files.folder.glob(f"*_{files.subset}.*.torn") for _ in path.open("rb"))
-    return Seen(seen.users, seen.replies, seen.results, seen.complete, torn)
+        seen.torn += sum(1 for path in files.folder.glob(f"*_{files.subset}.*.torn") for _ in path.open("rb"))
+    return seen
 
 
 def _look_at(files: RunFiles, seen: Seen) -> None:
@@ -53,11 +61,31 @@ def _look_at(files: RunFiles, seen: Seen) -> None:
     seen.users.update((*run, orjson.loads(line.text)["user_id"]) for line in sound_lines(files.results))
     replies = [orjson.loads(line.text) for line in sound_lines(files.responses)]
     seen.replies.update((*run, reply["user_id"], reply["request"], reply["nth"]) for reply in replies)
+    own = [reply for reply in replies if "reused" not in reply]
+    seen.reused += len(replies) - len(own)
+    seen.costs[run] = sum(map(_cost, own), Fraction(0))
     if files.results.exists():
         seen.results[run] = files.results.read_bytes()
     manifest = load(files.manifest)
     if manifest and manifest.state == COMPLETE:
         seen.complete.add(run)
+
+
+def _cost(reply: JSON) -> Fraction:
+    """What a reply costs that says so nowhere itself: of its tokens."""
+    tokens, factor = reply["completion"], Fraction(PRICE["batch"]) if reply.get("batch") else 1
+    return factor * Fraction(
+        tokens["prompt_tokens"] * PRICE["prompt"] + tokens["completion_tokens"] * PRICE["completion"], 10**6
+    )
+
+
+def reported(folder: Path) -> dict[Run, Fraction]:
+    """The costs in the reports of runs."""
+    costs = {}
+    for files in runs(folder):
+        cost = orjson.loads(files.report("json").read_bytes())["cost"]
+        costs[files.folder.name, files.subset] = Fraction(cost["amount"])
+    return costs
 
 
 def losses(before: Seen, now: Seen) -> dict[str, int]:
@@ -133,6 +161,7 @@ ENDS = {
     "not_identical": "not identical",
     "other_replies": "with other replies",
     "unproven": "refused by verify",
+    "other_cost": "with another cost",
     "left_over": "files left over",
     "twice": "requests paid twice",
     "torn": "torn lines set aside",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import sys
 from collections import Counter, deque
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -93,8 +95,9 @@ MANIFEST = orjson.dumps(
 )
 
 
-def reply(user: str, request: str = "r") -> JSON:
-    return {"user_id": user, "request": request, "nth": 0}
+def reply(user: str, request: str = "r", **more: Any) -> JSON:
+    tokens = {"prompt_tokens": 300_000, "completion_tokens": 50_000}
+    return {"user_id": user, "request": request, "nth": 0, "completion": tokens, **more}
 
 
 def test_losses_and_doubles_are_noticed(tmp_path: Path) -> None:
@@ -103,6 +106,12 @@ def test_losses_and_doubles_are_noticed(tmp_path: Path) -> None:
     assert set(losses(Seen(), first).values()) == {0}
     then = look(folder_of(tmp_path, [{"user_id": "a"}, {"user_id": "a"}], [reply("a"), reply("a"), reply("c")]))
     assert losses(first, then) == {"lost": 1, "doubled": 1, "replies_lost": 1, "replies_doubled": 1}
+
+
+def test_cost_is_counted_of_the_run_s_own_replies(tmp_path: Path) -> None:
+    """1 CNY each at the price of the campaign, half of it in a batch, nothing for a reply of another run."""
+    seen = look(folder_of(tmp_path, [], [reply("a"), reply("b", batch=True), reply("c", reused="other")]))
+    assert (seen.costs, seen.reused) == ({("run", "weibo"): Fraction(3, 2)}, 1)
 
 
 @pytest.mark.parametrize(
