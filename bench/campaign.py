@@ -83,7 +83,10 @@ PROVIDER = "priced"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is run: a command's words, and the users of its tasks. `latency` is the endpoint's, in seconds."""
+    """What is run: a command's words, and the users of its tasks. `latency` is the endpoint's, in seconds.
+
+    `options` are further words, which decide what the results hold; `suffix` is what they add to a run's name.
+    """
 
     name: str
     benchmark: str
@@ -93,18 +96,23 @@ class Subject:
     latency: float
     subsets: tuple[str, ...] = ("beijing",)
     agent: Path | None = None
+    options: tuple[str, ...] = ()
+    suffix: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:
         models = [word for model in self.models[1:] for word in ("--model", model)]
         subsets = [word for subset in self.subsets for word in ("--platform", subset)]
         agent = ("--agent", str(self.agent)) if self.agent else ()
-        return (self.benchmark, *models, *subsets, *agent, "--concurrency", str(self.concurrency))
+        return (self.benchmark, *models, *subsets, *agent, *self.options, "--concurrency", str(self.concurrency))
 
     @property
     def expected(self) -> set[tuple[str, str]]:
         """Name and subset of every run."""
-        return {(model.rpartition("/")[2], subset) for model in self.models for subset in self.subsets}
+        return {(self.run_of(model), subset) for model in self.models for subset in self.subsets}
+
+    def run_of(self, model: str) -> str:
+        return model.rpartition("/")[2] + self.suffix
 
 
 STREAMPROFILE, DAILYMOBILITY = "streamprofile", "dailymobility"
@@ -115,6 +123,10 @@ SUBJECTS = (
     Subject("plans", DAILYMOBILITY, ("baseline/commuter",), 200, 4, 0.12),
     Subject("plans, two models", DAILYMOBILITY, ("baseline/commuter", "baseline/random-day"), 100, 4, 0.12),
     Subject("an agent", DAILYMOBILITY, ("baseline/commuter",), 12, 6, 0.03, agent=AGENT),
+    Subject("repeats", STREAMPROFILE, ("baseline/recency",), 12, 8, 0.12, ("weibo",), None, ("--repeats", "3")),
+    Subject(
+        "a part", STREAMPROFILE, ("baseline/recency",), 60, 8, 0.12, ("weibo",), None, ("--part", "2/3"), ".part2of3"
+    ),
 )
 SMALL = (
     Subject("two models", STREAMPROFILE, ("baseline/recency", "baseline/frequency"), 12, 8, 0.12, ("weibo",)),
@@ -214,7 +226,7 @@ class Disturbed:
         stream, durability, features = rng.choice(("on", "off")), rng.choice(("process", "power")), drawn(subject, rng)
         places = {
             "other_name": url.replace("127.0.0.1", "localhost"),
-            "undisturbed": results_of(subject, campaign.folder) / subject.models[0].rpartition("/")[2],
+            "undisturbed": results_of(subject, campaign.folder) / subject.run_of(subject.models[0]),
         }
         self._providers = ("--providers", str(providers(subject, url, campaign.folder / f"{self._number}.toml")))
         self._options = (

@@ -25,9 +25,9 @@ PRICE = {"prompt": 2, "completion": 8, "batch": 0.5}
 Run = tuple[str, str]
 """Name and subset."""
 
-User = tuple[str, str, str]
-Reply = tuple[str, str, str, str, int]
-"""Name, subset and user; of a reply also the request's digest and how often it was asked before."""
+User = tuple[str, str, str, int]
+Reply = tuple[str, str, str, int, str, int]
+"""Name, subset, user and repeat; of a reply also the request's digest and how often it was asked before."""
 
 
 @dataclass(slots=True)
@@ -58,9 +58,12 @@ def look(folder: Path) -> Seen:
 
 def _look_at(files: RunFiles, seen: Seen) -> None:
     run = files.folder.name, files.subset
-    seen.users.update((*run, orjson.loads(line.text)["user_id"]) for line in sound_lines(files.results))
+    records = [orjson.loads(line.text) for line in sound_lines(files.results)]
+    seen.users.update((*run, record["user_id"], record.get("repeat", 1)) for record in records)
     replies = [orjson.loads(line.text) for line in sound_lines(files.responses)]
-    seen.replies.update((*run, reply["user_id"], reply["request"], reply["nth"]) for reply in replies)
+    seen.replies.update(
+        (*run, reply["user_id"], reply.get("repeat", 1), reply["request"], reply["nth"]) for reply in replies
+    )
     own = [reply for reply in replies if "reused" not in reply]
     seen.reused += len(replies) - len(own)
     seen.costs[run] = sum(map(_cost, own), Fraction(0))

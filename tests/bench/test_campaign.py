@@ -146,7 +146,7 @@ def test_traceback_is_noticed() -> None:
 def test_torn_line_is_no_record(tmp_path: Path) -> None:
     """Half a line at the end of a killed writer's file counts neither as a user nor as an error."""
     seen = look(folder_of(tmp_path, [{"user_id": "a"}], [], torn=b'{"user_id":"b"'))
-    assert list(seen.users) == [("run", "weibo", "a")]
+    assert list(seen.users) == [("run", "weibo", "a", 1)]
 
 
 def test_moment_at_a_write_comes_with_the_change_and_not_before(tmp_path: Path) -> None:
