@@ -8,7 +8,8 @@ switched on, drawn from `FEATURES`; its cost is counted again, of its saved repl
 - *Lost*, *doubled*: users whose record stood in a results file after one process and no longer after a later one, and
   users with two records. The same is looked for among saved replies.
 - *Paid twice*: requests that the endpoint saw beyond one for each saved reply. A blow may cost those in flight, at
-  most `--concurrency`, where the process cannot wait for them; a blow that asks it to end may cost none.
+  most `--concurrency`, where the process cannot wait for them; a blow that asks it to end may cost none, nor may any
+  with `--batch`.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ class Disturbed:
             *("--provider", PROVIDER, *self._providers),
             *(word.format(**places) for name in features for word in FEATURES[name]),
         )
-        self._may_pay_twice = "hedging" in features
+        self._may_pay_twice, self._is_batched = "hedging" in features, "batches" in features
         self._label = f"run {self._number} ({subject.name}, stream {stream}, {durability}, {' and '.join(features)})"
         self._sound = True
 
@@ -293,8 +294,10 @@ class Disturbed:
         before, self._seen = self._seen, look(self._results)
         lost = losses(before, self._seen)
         unsaved = requests(self._url) - (len(self._seen.replies) - self._seen.reused)
+        if self._is_batched and not self._complete:  # replies may wait at the provider
+            unsaved = self._unsaved
         twice, self._unsaved = unsaved - self._unsaved, unsaved
-        bound = self._subject.concurrency if blow.on_the_wire else 0
+        bound = self._subject.concurrency if blow.on_the_wire and not self._is_batched else 0
         if self._may_pay_twice:
             bound = max(bound, twice)
         ends = {"wrong_exit": wrong_end(blow, life), "traced": traced(life), "beyond": max(0, twice - bound)}
