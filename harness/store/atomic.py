@@ -9,6 +9,7 @@ ignore fsync.
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import shutil
@@ -37,12 +38,12 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
     from somebody else, where it may be a link) is unlinked. `shared` is for files that no lock guards: several
     processes may replace such a file, and each removes what dead ones of its machine have left.
     """
-    new = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.new" if shared else path.name + ".new")
+    new = path.with_name(f"{_shared_by_this_machine(path)}{os.getpid()}.new" if shared else path.name + ".new")
     if shared:
-        _clear(path, disk)
+        clear(path, disk)
     try:
         _check_place(path)
-        with Content(disk, _fresh(new, disk)) as content:
+        with Content(disk, _locked(new, disk) if shared else _fresh(new, disk)) as content:
             file = io.BufferedWriter(content, 1 << 20)
             yield file
             file.flush()
@@ -74,20 +75,29 @@ def _fresh(new: Path, disk: Disk) -> int:
         return disk.open(new, FRESH)
 
 
-def _clear(path: Path, disk: Disk) -> None:
+def _locked(new: Path, disk: Disk) -> int:
+    """Open the new content of a shared file. A lock of the kernel shows `clear` that its writer lives: the number of a
+    process does not, since that of a dead one stays until its parent asks for it, and is used again."""
+    while True:
+        fd = _fresh(new, disk)
+        with suppress(OSError):  # where there are no locks, nothing is cleared
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd
+        disk.close(fd)  # cleared before it was locked
+
+
+def clear(path: Path, disk: Disk = DISK) -> None:
     """Remove the new contents of a shared file whose writers have died on this machine."""
-    before = f"{path.name}.{socket.gethostname()}-"
-    for left in path.parent.glob(f"{escape(before)}*.new"):
-        pid = left.name.removeprefix(before).removesuffix(".new")
-        if not pid.isdecimal():
-            continue
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            with suppress(OSError):
-                disk.unlink(left)
-        except (OSError, OverflowError):
-            pass  # the process of another user
+    for left in path.parent.glob(f"{escape(_shared_by_this_machine(path))}[0-9]*.new"):
+        with suppress(OSError), open_regular(left) as file:  # else it is being written, or was left by nobody
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            disk.unlink(left)
+
+
+def _shared_by_this_machine(path: Path) -> str:
+    """Return how the names of a shared file's new contents begin; the number of the process follows."""
+    return f"{path.name}.{socket.gethostname()}-"
 
 
 def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK) -> None:

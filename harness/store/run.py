@@ -24,6 +24,7 @@ from harness.errors import BadInput, MachineError
 from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
 from harness.store import log, manifest
 from harness.store.atomic import (
+    clear,
     drop_second_names,
     keep_old,
     make_folder,
@@ -149,6 +150,7 @@ class RunStore:
         """Keep the bytes of prompts and agents with the results; other files of the same name are set aside."""
         for name, content in files.items():
             path = self.files.folder / name
+            clear(path, self._disk)
             try:
                 if holds(path, content):
                     continue

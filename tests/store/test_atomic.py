@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import signal
 import socket
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +97,7 @@ def test_death_in_the_block_leaves_the_old_file(old: Path) -> None:
     program = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from harness.store.atomic import replacing
 with replacing(Path(sys.argv[1])) as file:
     file.write(b"half")
@@ -109,6 +113,7 @@ def test_two_processes_may_replace_a_shared_file(old: Path) -> None:
     program = """
 import sys
 from pathlib import Path
+from typing import Any
 from harness.store.atomic import replacing
 with replacing(Path(sys.argv[1]), shared=True) as file:
     file.write(b"theirs, whole")
@@ -143,21 +148,59 @@ def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path: Path, mo
         atomic.sync_folder(tmp_path)
 
 
+WRITER = """
+import sys
+from pathlib import Path
+from typing import Any
+from harness.store.atomic import replacing
+with replacing(Path(sys.argv[1]), shared=True) as file:
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
 def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path: Path) -> None:
-    """Killed between opening and replacing, a process leaves its new content, which no later one would overwrite."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    """Killed between opening and replacing, a process leaves its new content, which no later one would overwrite. Its
+    number is still taken, as long as its parent has not asked for its end; the content of a living one stays."""
     path, host = tmp_path / "index", socket.gethostname()
-    left = path.with_name(f"index.{host}-{gone.pid}.new")
-    others = [
-        path.with_name(name)
-        for name in (f"index.elsewhere-{gone.pid}.new", f"index.{host}-{os.getppid()}.new", f"index.{host}-x.new")
-    ]
-    for file in (left, *others):
-        file.write_bytes(b"half")
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living,
+    ):
+        for process in (dead, living):
+            assert process.stdout and process.stdout.readline()
+        os.kill(dead.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
+        others = [path.with_name(f"index.{name}.new") for name in (f"elsewhere-{dead.pid}", f"{host}-x")]
+        for file in others:
+            file.write_bytes(b"half")
+        assert path.with_name(f"index.{host}-{dead.pid}.new").exists()
+        atomic.write(path, b"whole", shared=True)
+        assert path.read_bytes() == b"whole"
+        others.append(path.with_name(f"index.{host}-{living.pid}.new"))
+        assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+        living.communicate(b"")
+    assert living.returncode == 0 and path.read_bytes() == b""
+
+
+def test_content_that_is_cleared_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may come between opening and locking."""
+    path, lock = tmp_path / "index", fcntl.flock
+    calls: list[int] = []
+
+    def late(file: Any, how: int) -> None:
+        calls.append(how)
+        if len(calls) == 1:
+            atomic.clear(path)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
     atomic.write(path, b"whole", shared=True)
-    assert path.read_bytes() == b"whole"
-    assert not left.exists() and all(other.exists() for other in others)
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"whole"
+    assert calls == [fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX]
 
 
 def test_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
