@@ -134,6 +134,7 @@ ENDS = {
     "other_replies": "with other replies",
     "unproven": "refused by verify",
     "left_over": "files left over",
+    "pageless": "without a page",
     "twice": "requests paid twice",
     "torn": "torn lines set aside",
 }
