@@ -11,7 +11,6 @@ import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -45,8 +44,7 @@ class Shown(NamedTuple):
         return cls(line, Markup(blocks.decode()), len(blocks) + len(_json(line)) + 100)
 
 
-@dataclass(frozen=True, slots=True)
-class Browser:
+class Browser(NamedTuple):
     """The browser of users: their cards, made one after the other as the page is written.
 
     `user` is the word for one, `columns` the heads of the cards' figures. `note` returns which users there are,

@@ -11,9 +11,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
@@ -54,8 +54,7 @@ REPLIES_READ = 1 << 30
 """Most bytes of responses read at the end of a run; `report` reads any number."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageOptions:
+class PageOptions(NamedTuple):
     """What a page shows: how many users, whether posts, and whether replies even if finding them takes long."""
 
     users: int = SAMPLE
