@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import count
@@ -41,7 +42,7 @@ from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
 from tests.features.documents.test_html import Parsed
 from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
-from tests.support.scripted import completion, serving
+from tests.support.scripted import baseline, completion, serving
 
 USERS = 12
 SCORER = Scorer(StreamProfile(), "weibo")
@@ -608,6 +609,25 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     assert (tmp_path / PAGE).with_suffix(".json").exists() and not (tmp_path / PAGE).exists()
     assert main(["resume", "--results-dir", str(tmp_path), "--no-html"]) == 0
     assert orjson.loads(manifest.read_bytes())["state"] == "complete"
+
+
+def test_run_that_is_done_has_its_page_while_others_go_on(tasks: Path, tmp_path: Path) -> None:
+    """Requests of the slow model are answered only once the quick one's manifest says that its run is complete."""
+    quick, pages_seen = RunFiles(tmp_path / "quick", "weibo"), list[bool]()
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        deadline = time.monotonic() + 60
+        while body["model"] == "slow" and orjson.loads(quick.manifest.read_bytes())["state"] != "complete":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if body["model"] == "slow":
+            pages_seen.append(quick.report("html").exists())
+        return baseline(body)
+
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo", "--concurrency", "32"]
+    with serving(script) as server:
+        assert main(["run", "--model", "quick", "--model", "slow", "--api-url", server.url, *where]) == 0
+    assert pages_seen and all(pages_seen)
 
 
 @pytest.fixture(scope="module")
