@@ -311,17 +311,19 @@ class Disturbed:
         verify = [*HARNESS, "verify", "--results-dir", str(self._results)]
         proof = subprocess.run(verify, capture_output=True, text=True, check=False, cwd=ROOT)
         left = [path.name for path in self._results.rglob("*.new")]
+        without = [str(files.folder) for files in runs(self._results) if not files.report("html").exists()]
         bad = {
             "not_identical": self._seen.results != self._wanted.results,
             "other_replies": self._seen.replies != self._wanted.replies,
             "unproven": proof.returncode != 0,
             "other_cost": self._seen.costs != reported(self._results),
             "left_over": len(left),
+            "pageless": len(without),
         }
         self._tally.run(runs=1, twice=self._unsaved, torn=self._seen.torn, **bad)
         self._tally.run(**{f"runs of {self._subject.benchmark}": 1})
         if any(bad.values()):
-            self._found(f"{bad}; {', '.join(left)} {proof.stdout} {proof.stderr}")
+            self._found(f"{bad}; {', '.join([*left, *without])} {proof.stdout} {proof.stderr}")
 
 
 def strike(campaign: Campaign, worker: int, wanted: Mapping[str, Seen]) -> None:

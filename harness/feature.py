@@ -119,8 +119,8 @@ class Feature:
     that plays with the feature on."""
     instead: Sequence[Instead] = ()
     reported: str = ""
-    """A function in `package.module:function` that acts on new reports, given the options of the command that made
-    them, the runs, and what prints a line."""
+    """A function in `package.module:function` that acts on a new report, given the options of the command that made it,
+    the run, and what prints a line. A run is complete once it returns."""
     logs: Sequence[str] = ()
     """The names of its own files with a run (`RunFiles.log`)."""
     column: Column | None = None
@@ -225,11 +225,11 @@ def takeovers(command: str, args: Any) -> list[Callable[[Any], int]]:
     return [_named(one.function) for one in every if one.command == command and one.when(args)]
 
 
-def reported(args: Any, runs: Sequence[Any], say: Callable[[str], None] = lambda words: None) -> None:
-    """Let features act on new reports (`harness.engine.files.Reported`)."""
+def reported(args: Any, run: Any, say: Callable[[str], None] = lambda words: None) -> None:
+    """Let features act on a new report (`harness.engine.files.Reported`)."""
     for feature in features():
         if feature.reported:
-            _named(feature.reported)(args, runs, say)
+            _named(feature.reported)(args, run, say)
 
 
 def function(name: str) -> Any:

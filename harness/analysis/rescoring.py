@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ class RescoreOptions:
     tasks: Path | None
     reparse: bool
     new_prices: bool
-    reported: Callable[[Sequence[Reported]], None]
+    reported: Callable[[Reported], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         about, notes = facts(job, run.name, failed), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        chosen.reported([Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index)])
+        chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 

@@ -23,7 +23,7 @@ from harness.benchmarks import settings as own_settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.cost import Cost
 from harness.errors import BadInput, in_brief
-from harness.model import JSON, Block, Chart, Table
+from harness.model import JSON, Block, Chart, Sketch, Table
 from harness.scoring.bootstrap import Array
 
 FORMAT = 3
@@ -274,28 +274,44 @@ FINITE = json.JSONEncoder(allow_nan=False)
 
 def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
     """Return a benchmark's blocks as a report keeps them. Raise `TypeError` for anything else."""
-    return tuple(map(_checked, blocks))
-
-
-def _checked(block: object) -> Block:
-    if not isinstance(block, Block):
-        raise TypeError(f"expected a block of a report, got {type(block).__name__}")
+    given = tuple(blocks)
+    for block in given:
+        if not isinstance(block, Block):
+            raise TypeError(f"expected a block of a report, got {type(block).__name__}")
     try:
-        plain = msgspec.to_builtins(block)
-        made: Block = msgspec.convert(plain, Block)
-        FINITE.encode(plain)
-    except (msgspec.ValidationError, ValueError) as error:
+        made: tuple[Block, ...] = msgspec.convert(msgspec.to_builtins(given), tuple[Block, ...])
+    except msgspec.ValidationError:
+        made = tuple(map(_typed, given))
+    for block in made:
+        _check_values(block)
+    return made
+
+
+def _typed(block: object) -> Block:
+    """Return a block with the types that it declares. Raise `TypeError` that says where it has others."""
+    try:
+        made: Block = msgspec.convert(msgspec.to_builtins(block), Block)
+    except msgspec.ValidationError as error:
         raise TypeError(f"{type(block).__name__}: {error}") from None
-    if isinstance(made, Table) and any(len(row) != len(made.columns) for row in made.rows):
-        raise TypeError(f"a Table of {len(made.columns)} columns has a row of another length")
-    if isinstance(made, Chart):
-        wanted = len(made.x) - (made.kind == "histogram")
-        for series in made.series:
+    return made
+
+
+def _check_values(block: Block) -> None:
+    """Raise `TypeError` for values that do not fit together, and for numbers that are not finite."""
+    if isinstance(block, Table) and any(len(row) != len(block.columns) for row in block.rows):
+        raise TypeError(f"a Table of {len(block.columns)} columns has a row of another length")
+    if isinstance(block, Chart | Sketch):  # the only ones that hold numbers
+        try:
+            FINITE.encode(msgspec.to_builtins(block))
+        except ValueError as error:
+            raise TypeError(f"{type(block).__name__}: {error}") from None
+    if isinstance(block, Chart):
+        wanted = len(block.x) - (block.kind == "histogram")
+        for series in block.series:
             if any(
                 len(of) != wanted for of in (series.values, series.low or series.values, series.high or series.values)
             ):
-                raise TypeError(f"Chart {made.title}: the series {series.name} has not {wanted} values")
-    return made
+                raise TypeError(f"Chart {block.title}: the series {series.name} has not {wanted} values")
 
 
 def breaking(diagnostics: Diagnostics) -> str:

@@ -12,7 +12,7 @@ from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, resume_command
 from harness.config import options
 from harness.config.plan import Plan
-from harness.engine.events import Emit
+from harness.engine.events import Emit, Event, Scored
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
 from harness.engine.opening import open_sessions
@@ -26,14 +26,21 @@ def launch(
     console: Console,
     extensions: Sequence[Extension] = (),
     *,
-    reported: Callable[[Sequence[Reported], Say], None],
+    reported: Callable[[Reported, Say], None],
     caller: options.Session | None = None,
 ) -> int:
-    """Run all plans at once and finish them; return the worst exit code. `caller` has what gets snapshots instead of
-    the display, and the event loop to play in."""
+    """Run all plans at once and finish them; return the worst exit code. `reported` acts on each new report, before its
+    run is complete. `caller` has what gets snapshots instead of the display, and the event loop to play in."""
     say, several = partial(console.print, **PLAIN), len(plans) > 1
+    shown = Printer(console, extensions, alone=not several)
+
+    def emit(event: Event) -> None:
+        shown(event)
+        if isinstance(event, Scored):
+            reported(event.run, say)
+
     with ExitStack() as held:
-        sessions, code = _open(plans, extensions, Printer(console, extensions, alone=not several), say, held)
+        sessions, code = _open(plans, extensions, emit, say, held)
         _play(sessions, extensions, console, caller or options.Session())
         for session in sessions:
             if session.code is None:
@@ -45,7 +52,6 @@ def launch(
         held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
         if words := next(filter(None, held_up), None):  # all share the event loop
             say(words)
-        reported([run for session in sessions for run in session.reported], say)
     for extension in extensions:
         extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])

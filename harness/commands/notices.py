@@ -62,10 +62,11 @@ class Printer:
                 yield from (f"{event.label}: {words}" for words in _found(event))
             case events.Unchanged(label, path):
                 yield f"{label}: complete; report: {path}"
-            case events.Scored(label, report, path):
+            case events.Scored(label, run):
+                report = run.report
                 state = "" if report.coverage.complete else " (INCOMPLETE)"
                 figures = f"{headline(report)}{money(report)}"
-                yield f"{label}: {covered(report, 'user')}{state}: {figures}; report: {path}"
+                yield f"{label}: {covered(report, 'user')}{state}: {figures}; report: {run.files.report('txt')}"
             case events.LeftOpen():
                 yield _left_open(event)
             case events.Dropped(plan, reason):

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import Struct
 
 from harness.benchmark import Benchmark
-from harness.benchmarks.reports import Report
 from harness.config.plan import Plan
 from harness.cost import Price
+from harness.engine.files import Reported
 from harness.errors import HarnessError
 
 
@@ -54,11 +54,10 @@ class Unchanged(Event, frozen=True):
 
 
 class Scored(Event, frozen=True):
-    """A run has a new report."""
+    """A run has a new report. Once this is handled, the run's manifest is saved."""
 
     label: str
-    report: Report
-    path: Path
+    run: Reported
 
 
 class Failed(Event, frozen=True):

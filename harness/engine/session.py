@@ -147,19 +147,22 @@ class Session:
         self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
 
     def _finish(self, run: Run, nothing: bool, check: Callable[[], None]) -> None:
-        """Write the results, report and manifest of one run; no report if `nothing` was ever received."""
-        manifest, files = run.manifest, run.store.files
+        """Write the results, report and manifest of one run; no report if `nothing` was ever received.
+
+        The manifest says last that a run is complete, once `Scored` is handled: after a death before that, the next
+        command finishes the run again.
+        """
+        plan, files = self.plan, run.store.files
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, self.plan.name, self.lane is not None and self.lane.ending is not None, check)
+            report, more = finish(run, plan.name, self.lane is not None and self.lane.ending is not None, check)
             if not nothing:
                 write_report(files, report, more)
-        manifest.save(files.manifest)
-        if nothing:
-            return
-        self._emit(Scored(run.label, report, files.report("txt")))
-        plan = self.plan
-        self.reported.append(Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index))
+        if not nothing:
+            made = Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index)
+            self.reported.append(made)
+            self._emit(Scored(run.label, made))
+        run.manifest.save(files.manifest)
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""

@@ -84,6 +84,9 @@ def wrap(text: str, width: int) -> Lines:
 def _pieces(text: str) -> Iterator[tuple[bool, str]]:
     """Yield what must stay together, each with whether a space is before it."""
     for word in map(on_one_line, text.split()):
+        if word.isascii():
+            yield True, word
+            continue
         spaced, piece = True, ""
         for character in word:
             wide = cell_len(character)

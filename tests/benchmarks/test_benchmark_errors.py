@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,10 +12,11 @@ import orjson
 import pytest
 
 from harness import Benchmark, Chat, Metric, Task
+from harness.benchmarks.reports import checked
 from harness.cli import main
 from harness.engine.play import play
 from harness.errors import BenchmarkError
-from harness.model import Completion, Request
+from harness.model import Chart, Completion, Paragraph, Request, Series, Sketch, Table, Tags
 from harness.store.log import seal, sound_lines, unseal
 from tests.support.plugins import having
 from tests.support.scripted import Server, completion, serving
@@ -355,3 +357,25 @@ def test_failing_hook_of_a_page_names_the_benchmark(
     where = ["--tasks-dir", str(folder.root / "tasks"), "--results-dir", str(folder.root / "results")]
     assert main(["report", "--name", "m", *where]) == BenchmarkError.exit_code
     assert "benchmark faulty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        (Tags("b", (("a", "hit"), (1, "hit"))), r"^Tags: Expected `str`, got `int` - at `\$\.tags\[1\]\[0\]`$"),  # type: ignore[arg-type]
+        (Chart("curve", "c", (1, 2), "x", "y", (Series("s", (0.1, math.nan)),)), "^Chart: Out of range float"),
+        (Sketch("s", {"a": ((math.inf, 0.0),)}), "^Sketch: Out of range float"),
+        (Chart("curve", "c", (1, 2), "x", "y", (Series("s", (0.1,)),)), "^Chart c: the series s has not 2 values"),
+        ("b", "^expected a block of a report, got str$"),
+    ],
+)
+def test_wrong_block_is_named_as_if_it_were_alone(block: Any, said: str) -> None:
+    """Blocks are validated together; the place in the one that is wrong is its own."""
+    with pytest.raises(TypeError, match=said):
+        checked([Paragraph("a"), block, Paragraph("b")])
+
+
+def test_blocks_are_kept_as_they_are_declared() -> None:
+    """Lists become tuples, also where another block has none."""
+    rows: Any = [["b"]]
+    assert checked([Table(("a",), rows), Paragraph("c")]) == (Table(("a",), (("b",),)), Paragraph("c"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import resource
@@ -834,6 +835,21 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
     assert run(tasks, tmp_path, "--name", "whole") == 0
     [told] = capsys.readouterr().err.splitlines()
     assert "the page could not be made: no memory left" in told and "`report` tries again" in told
+
+
+@pytest.mark.parametrize("own_process", [True, False])
+def test_process_ends_without_another_collection_of_garbage(
+    own_process: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would look at every object, and find nothing to close. Python that calls a command goes on, and collects."""
+    words = ["status", "--results-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["harness", *words])
+    gc.unfreeze()
+    try:
+        assert main(None if own_process else words) == 0
+        assert (gc.get_freeze_count() > 0) == own_process
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,11 @@ from harness.model import JSON, Block, Completion, Heading, Paragraph, Quote, Ta
 KINDS = {"Error_Peer": "peer", "Error_Viral": "viral", "Error_Decay": "decayed", "Error_Random": "random"}
 """Metric of a kind of distractors -> what a tag of it is called on a page."""
 
+FIGURES = tuple((name, name.replace("_", " ")) for name in METRICS)
+"""Metrics as values name them, and as a page does."""
+
 WORD = re.compile(r"[A-Za-z0-9_]")
-BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-f]{4}))"
+BEFORE = r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrtBFNRT])|(?<=\\[uU][0-9A-Fa-f]{4}))"
 """Where a word can begin: the letters of an escape before it are not part of it."""
 AFTER = r"(?![A-Za-z0-9_])"
 
@@ -56,7 +59,8 @@ class UserCards(Cards):
         hide = unnamed(record)
         for block in _blocks(record["steps"], task, replies, self.retries):
             if isinstance(block, Quote):
-                yield replace(block, text=hide(block.text))
+                text = hide(block.text)
+                yield block if text == block.text else replace(block, text=text)
             elif isinstance(block, Tags):
                 yield replace(block, tags=tuple((hide(tag), kind) for tag, kind in block.tags))
             else:
@@ -77,13 +81,13 @@ def unnamed(data: JSON) -> Callable[[str], str]:
     if not isinstance(name, str) or len(name := name.strip()) < 2:
         return str
     spelt = dict.fromkeys((name, json.dumps(name, ensure_ascii=False)[1:-1], json.dumps(name)[1:-1]))
-    found, key = re.compile("|".join(map(_whole, spelt)), re.IGNORECASE), str(data["user_id"])
+    found, key = re.compile("|".join(map(_whole, spelt))), str(data["user_id"])
     return lambda text: found.sub(lambda _: key, text)
 
 
 def _whole(name: str) -> str:
     before, after = (edge if WORD.match(end) else "" for edge, end in ((BEFORE, name[0]), (AFTER, name[-1])))
-    return f"{before}{re.escape(name)}{after}"
+    return f"{before}(?i:{re.escape(name)}){after}"  # classes that ignore case take long to compile
 
 
 def _blocks(steps: Sequence[JSON], task: Task | None, replies: Sequence[Completion], retries: int) -> Iterator[Block]:
@@ -117,7 +121,7 @@ def _metrics(step: JSON) -> Iterator[Block]:
     if not values:
         yield Paragraph("Not scored: the truth is empty.")
         return
-    figures = [f"{name.replace('_', ' ')} {100 * value:.1f}" for name in METRICS if (value := values[name]) is not None]
+    figures = [f"{shown} {100 * value:.1f}" for name, shown in FIGURES if (value := values[name]) is not None]
     yield Paragraph(f"In %: {' · '.join(figures)}.")
 
 

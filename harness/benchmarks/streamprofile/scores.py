@@ -245,9 +245,11 @@ class _StepTable:
             draws = np.arange(DRAWS)[:, None] * len(whose)
             values = drawn([one for one in self.urns if one]).reshape(-1, len(GAINS))
             table = replace(self, user=(draws + place).ravel(), step_id=np.tile(self.step_id[steps], DRAWS))
-            everything = np.ones(len(values), dtype=np.bool_)
-            overall = table._means(values, everything, DRAWS * len(whose))[:, :-1]
-            cold, augmented = (side[:, -2:] for side in table._sides(values, everything, DRAWS * len(whose)))
+            rows, everything = DRAWS * len(whose), np.ones(len(values), dtype=np.bool_)
+            overall = _with_f1(table._user_means(values, everything, rows))
+            of_steps = np.column_stack([values[:, [NOVELTY, STABILITY]], _f1(values)])
+            means = (table._user_means(of_steps, side, rows) for side in (table.step_id == 1, table.step_id >= 2))
+            cold, augmented = (np.column_stack([_f1(side, 0, 1), side[:, 2]]) for side in means)
             of_draws = np.hstack([overall, augmented - cold, cold, augmented])
             found[whose] = of_draws.reshape(DRAWS, len(whose), columns).mean(axis=0)
         return found
@@ -309,11 +311,16 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
 
 
 def _with_f1(values: Array) -> Array:
-    """The columns, and after them F1^NS of their novelty and stability: 0 where both are 0, NaN where either is."""
-    novelty, stability = values[:, NOVELTY], values[:, STABILITY]
-    total = novelty + stability
-    f1 = 2 * novelty * stability / np.where(total == 0, 1.0, total)
-    return np.column_stack([values, f1])
+    """The columns, and after them F1^NS."""
+    return np.column_stack([values, _f1(values)])
+
+
+def _f1(values: Array, novelty: int = NOVELTY, stability: int = STABILITY) -> Array:
+    """F1^NS of two columns, novelty and stability: 0 where both are 0, NaN where either is."""
+    a, b = values[:, novelty], values[:, stability]
+    total = a + b
+    f1: Array = 2 * a * b / np.where(total == 0, 1.0, total)
+    return f1
 
 
 def _release_code(overall: Array) -> Array:

@@ -115,10 +115,10 @@ class StepScoring(Means):
             "users_without_scored_step": of["users_without_scored_step"],
             "cold_start": cold,
             "persona_augmented": augmented,
-            "delta": {name: _delta(scored, "", name) for name in PARTS["cold"]},
+            "delta": _delta(scored, "", PARTS["cold"]),
             "chance": {
                 "fwt": _part(scored, "chance_fwt", (-1.0, 1.0)),
-                "delta": {name: _delta(scored, "chance_", name) for name in TRANSFER},
+                "delta": _delta(scored, "chance_", TRANSFER),
             },
             "learning_curve": _curve(tally, lambda last, step_id: True),
             "cohort": {"reaches": reaches, "users": cohort_users},
@@ -162,19 +162,23 @@ def _means(totals: Array) -> Array:
     return sums / counts
 
 
-def _delta(scored: Scored, prefix: str, name: str) -> JSON:
+def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]:
     """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that of both parts."""
-    cold, augmented = (_part(scored, f"{prefix}{part}")[name] for part in ("cold", "augmented"))
-    missing = cold["value"] is None or augmented["value"] is None
-    value = None if missing else augmented["value"] - cold["value"]
-    rows = _columns(scored, [INDEX[f"{prefix}{part}", name] for part in ("cold", "augmented")])
-    of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
-    return {
-        "value": value,
-        "ci95": interval(value, [moments(of)], (-1.0, 1.0)),
-        "users_cold": cold["users"],
-        "users_augmented": augmented["users"],
-    }
+    sides = [_part(scored, f"{prefix}{part}") for part in ("cold", "augmented")]
+    found = {}
+    for name in names:
+        cold, augmented = (side[name] for side in sides)
+        missing = cold["value"] is None or augmented["value"] is None
+        value = None if missing else augmented["value"] - cold["value"]
+        rows = _columns(scored, [INDEX[f"{prefix}{part}", name] for part in ("cold", "augmented")])
+        of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
+        found[name] = {
+            "value": value,
+            "ci95": interval(value, [moments(of)], (-1.0, 1.0)),
+            "users_cold": cold["users"],
+            "users_augmented": augmented["users"],
+        }
+    return found
 
 
 def _cohort(reached: Counter[int]) -> tuple[int | None, int]:

@@ -56,7 +56,7 @@ def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
                 report = with_failures(report, theirs.scores.report(about, theirs.failures)[0])
             _keep_foreign_text(files)
             write_report(files, report, more)
-            chosen.reported([Reported(files, report, defaults.SAMPLE_SEED, benchmark, index)])
+            chosen.reported(Reported(files, report, defaults.SAMPLE_SEED, benchmark, index))
     finally:
         lock.release()
     return Rescored(files, report, notes, report.coverage.complete)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -24,21 +24,14 @@ from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
 
-def reported(args: Pages, runs: Sequence[Reported], say: Callable[[str], None]) -> None:
-    """Write the pages of new reports, but for runs that were begun without."""
-    written = [run.files.folder for run in runs if args.html and _is_wanted(run) and _attempt(run)]
-    for folder in dict.fromkeys(written):
-        say(f"pages: {folder}/eval_report_*.html")
-
-
-def _is_wanted(run: Reported) -> bool:
+def reported(args: Pages, run: Reported, say: Callable[[str], None]) -> None:
+    """Write the page of a new report, but of a run that was begun without."""
     manifest = load(run.files.manifest)
-    return manifest is None or not is_without(manifest)
-
-
-def _attempt(run: Reported) -> bool:
+    if not args.html or (manifest and is_without(manifest)):
+        return
     name = f"{run.files.folder.name}, {run.files.subset}"
-    return pages.attempt(partial(pages.write_page, run, pages.PageOptions()), name)
+    if pages.attempt(partial(pages.write_page, run, pages.PageOptions()), name):
+        say(f"page: {run.files.report('html')}")
 
 
 def execute(args: Any) -> int:

@@ -11,9 +11,9 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
@@ -54,8 +54,7 @@ REPLIES_READ = 1 << 30
 """Most bytes of responses read at the end of a run; `report` reads any number."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageOptions:
+class PageOptions(NamedTuple):
     """What a page shows: how many users, whether posts, and whether replies even if finding them takes long."""
 
     users: int = SAMPLE
@@ -88,15 +87,14 @@ def write_page(source: Reported, chosen: PageOptions, path: Path | None = None, 
     records = [Record(str(data["user_id"]), data) for data in drawn]
     together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
     blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
-    bare = html.page(made.title, blocks, warning=made.warning, tiles=made.tiles)
-    room, shown = LIMIT - len(bare.encode()) - 4096, list[Card]()
-    for card in map(reader.carded(cards), drawn):
-        if (needed := html.card_size(card)) <= room:
+    document = html.Document(made.title, blocks, warning=made.warning, tiles=made.tiles)
+    room, shown = LIMIT - len(document) - 4096, list[html.Shown]()
+    for card in map(html.Shown.of, map(reader.carded(cards), drawn)):
+        if card.size <= room:
             shown.append(card)
-            room -= needed
+            room -= card.size
     note = _note(source, cards, reader, chosen, len(drawn))
-    browser = html.Browser(source.report.user, cards.columns, shown, note)
-    pieces = html.pieces(made.title, blocks, warning=made.warning, tiles=made.tiles, browser=browser if shown else None)
+    pieces = document.pieces(html.Browser(source.report.user, cards.columns, shown, note) if shown else None)
     return _written(pieces, path, source.files.report("html"), outputs)
 
 
@@ -111,8 +109,9 @@ def write_all(source: Reported, chosen: PageOptions, path: Path | None = None, o
         sentences = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
         return " ".join(filter(None, sentences))
 
-    browser = html.Browser(source.report.user, cards.columns, map(reader.carded(cards), reader.all()), note)
-    pieces = html.pieces(made.title, (), warning=made.warning, tiles=made.tiles, browser=browser)
+    every = map(html.Shown.of, map(reader.carded(cards), reader.all()))
+    document = html.Document(made.title, (), warning=made.warning, tiles=made.tiles)
+    pieces = document.pieces(html.Browser(source.report.user, cards.columns, every, note))
     return _written(pieces, path, source.files.all_users, outputs)
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.overview import covered, headline
+from harness.benchmarks.reports import Report
 from harness.config import options
 from harness.engine.files import Reported, index_file
 from harness.errors import BadInput
@@ -21,7 +22,6 @@ from harness.feature import reported
 from harness.features.parts import merge
 from harness.features.parts.merge import Part
 from harness.option import option
-from harness.store.manifest import COMPLETE, Manifest
 from harness.store.run import RunFiles, runs_in
 from harness.ui.console import PLAIN, console
 
@@ -53,27 +53,27 @@ def execute(args: Options) -> int:
                 for words in merge.notes(parts):
                     screen.print(words, **PLAIN)
                 made.append(_merged(parts, folder, args, held))
-        for source, manifest in made:
-            state = "" if manifest.state == COMPLETE else " (INCOMPLETE)"
-            words = f"{source.files.subset}: {covered(source.report, 'user')}{state}: {headline(source.report)}"
-            screen.print(f"{words}; report: {source.files.report('txt')}", **PLAIN)
-            reported(args, [source])
-    if all(manifest.state == COMPLETE for _, manifest in made):
+        for files, report in made:
+            state = "" if report.coverage.complete else " (INCOMPLETE)"
+            words = f"{files.subset}: {covered(report, 'user')}{state}: {headline(report)}"
+            screen.print(f"{words}; report: {files.report('txt')}", **PLAIN)
+    if all(report.coverage.complete for _, report in made):
         return 0
     screen.print(f"{name} is incomplete: `resume --name {name}` continues it", **PLAIN)
     return 1
 
 
-def _merged(parts: Sequence[Part], folder: Path, args: Options, held: ExitStack) -> tuple[Reported, Manifest]:
-    """Merge the parts of one subset; return the source of its page, in the run's folder to be, and its manifest."""
+def _merged(parts: Sequence[Part], folder: Path, args: Options, held: ExitStack) -> tuple[RunFiles, Report]:
+    """Merge the parts of one subset, and make its page; return the files of the run to be, and its report."""
     first = parts[0]
     saved = SavedRun(first.files, first.manifest, args.trust, args.benchmark)
     benchmark, tasks = saved.as_it_was(args.tasks_dir, play=False), saved.tasks(args.tasks_dir)
     index = index_file(benchmark, first.files.subset, tasks, args.results_dir, merge.whole(first.manifest.selection))
     held.callback(index.close)
     manifest, report = merge.merge(parts, benchmark, index, folder)
-    files = RunFiles(args.results_dir / folder.name, first.files.subset)
-    return Reported(files, report, manifest.selection["sample_seed"], benchmark, index), manifest
+    files = RunFiles(folder, first.files.subset)
+    reported(args, Reported(files, report, manifest.selection["sample_seed"], benchmark, index))
+    return RunFiles(args.results_dir / folder.name, files.subset), report
 
 
 def _folders(word: str, results: Path) -> list[Path]:

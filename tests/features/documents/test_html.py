@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.features.documents.html import Browser, card_size, page, pieces
+from harness.features.documents.html import Browser, Document, Shown, page
 from harness.model import (
     Block,
     Card,
@@ -78,7 +78,7 @@ class Parsed(HTMLParser):
 
 
 def browser(*cards: Card) -> Browser:
-    return Browser("user", ("steps",), cards, lambda number: f"All {number} of them.")
+    return Browser("user", ("steps",), map(Shown.of, cards), lambda number: f"All {number} of them.")
 
 
 def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
@@ -149,9 +149,9 @@ def test_cards_are_made_one_after_the_other_as_the_page_is_written() -> None:
     def cards() -> Any:
         for number in range(3):
             made.append(number)
-            yield Card(str(number), ("1",), (Paragraph("x"),))
+            yield Shown.of(Card(str(number), ("1",), (Paragraph("x"),)))
 
-    parts = pieces("t", (), browser=Browser("user", ("steps",), cards(), str))
+    parts = Document("t", ()).pieces(Browser("user", ("steps",), cards(), str))
     seen = [len(made) for part in parts if 'class="card"' in part]
     assert made == [0, 1, 2]
     assert seen[0] == 1
@@ -159,7 +159,7 @@ def test_cards_are_made_one_after_the_other_as_the_page_is_written() -> None:
 
 def test_what_is_told_of_the_users_is_told_when_they_have_been_counted() -> None:
     """Cards are made as the page is written, and nobody knows before how many there will be."""
-    cards = (Card(str(number), ("1",), ()) for number in range(3))
+    cards = (Shown.of(Card(str(number), ("1",), ())) for number in range(3))
     made = page("t", (), browser=Browser("user", ("steps",), cards, lambda number: f"All {number} of them."))
     assert "<p>All 3 of them.</p>" in made
 
@@ -177,4 +177,5 @@ def test_size_of_a_card_is_what_it_adds_to_a_page(size: int) -> None:
     card = Card("用户" * 10, ("1", "2"), (Quote("q", "人" * size),))
     bare, whole = page("t", (), browser=browser()), page("t", (), browser=browser(card))
     added = len(whole.encode()) - len(bare.encode())
-    assert added <= card_size(card) <= added + 200
+    assert added <= Shown.of(card).size <= added + 200
+    assert len(Document("t", ())) == len(page("t", ()).encode())

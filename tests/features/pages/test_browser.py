@@ -12,7 +12,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.features.documents.html import Browser, page
+from harness.features.documents.html import Browser, Shown, page
 from harness.model import Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags
 from tests.features.documents.test_html import BLOCKS, HOSTILE
 from tests.support.chromium import PROGRAM, Tab, browser, tab
@@ -158,7 +158,9 @@ def hostile_page(folder: Path) -> Path:
     texts = (HOSTILE, long, half, "‏שלום עולם", "👩‍👩‍👧 é", "javascript:alert(1)")
     blocks = (*BLOCKS, *(Quote("persona", text, open=True) for text in texts))
     cards = [Card(HOSTILE, (HOSTILE,), blocks), *(Card(f"u{number}", ("1",), blocks) for number in range(3))]
-    made = page(HOSTILE, BLOCKS, warning=HOSTILE, browser=Browser("user", ("steps",), cards, lambda _: HOSTILE))
+    made = page(
+        HOSTILE, BLOCKS, warning=HOSTILE, browser=Browser("user", ("steps",), map(Shown.of, cards), lambda _: HOSTILE)
+    )
     path = folder / "hostile.html"
     path.write_bytes(made.encode("utf-8", "replace"))
     return path

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from functools import reduce
+from itertools import count
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,13 +35,14 @@ from harness.features.pages.pages import PageOptions, write_all, write_page
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.scoring.intervals import interval, moments
 from harness.store import log
-from harness.store.disk import Disk
+from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
 from tests.features.documents.test_html import Parsed
-from tests.support.scripted import completion, serving
+from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
+from tests.support.scripted import baseline, completion, serving
 
 USERS = 12
 SCORER = Scorer(StreamProfile(), "weibo")
@@ -573,24 +576,25 @@ def test_run_makes_a_page_unless_it_is_told_not_to(tasks: Path, made: Path, tmp_
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "state", "said"),
     [
-        (MachineError("cannot write it"), 0, "recency, weibo: the page could not be made: cannot write it;"),
-        (ZeroDivisionError("odd"), 70, "a defect of the harness itself (ZeroDivisionError: odd)"),
+        (MachineError("cannot write it"), 0, "complete", "recency, weibo: the page could not be made: cannot write it"),
+        (ZeroDivisionError("odd"), 70, "running", "a defect of the harness itself (ZeroDivisionError: odd)"),
     ],
     ids=["this machine", "a defect"],
 )
 def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     error: Exception,
     code: int,
+    state: str,
     said: str,
     tasks: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is reported in a sentence, and report and manifest are those of the run; only a defect has an exit code of its
-    own."""
+    """It is reported in a sentence, and results and report are those of the run; only a defect has an exit code of its
+    own, and leaves the page to the next command, which can do without."""
 
     def broken(*_: object) -> None:
         raise error
@@ -600,8 +604,98 @@ def test_page_that_cannot_be_made_harms_nothing_of_the_run(
     assert main(["run", "--model", "baseline/recency", *where]) == code
     told = capsys.readouterr()
     assert said in told.out + told.err
-    assert orjson.loads((tmp_path / "recency/run_weibo.json").read_bytes())["state"] == "complete"
-    assert not (tmp_path / PAGE).exists()
+    manifest = tmp_path / "recency/run_weibo.json"
+    assert orjson.loads(manifest.read_bytes())["state"] == state
+    assert (tmp_path / PAGE).with_suffix(".json").exists() and not (tmp_path / PAGE).exists()
+    assert main(["resume", "--results-dir", str(tmp_path), "--no-html"]) == 0
+    assert orjson.loads(manifest.read_bytes())["state"] == "complete"
+
+
+def test_run_that_is_done_has_its_page_while_others_go_on(tasks: Path, tmp_path: Path) -> None:
+    """Requests of the slow model are answered only once the quick one's manifest says that its run is complete."""
+    quick, pages_seen = RunFiles(tmp_path / "quick", "weibo"), list[bool]()
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        deadline = time.monotonic() + 60
+        while body["model"] == "slow" and orjson.loads(quick.manifest.read_bytes())["state"] != "complete":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if body["model"] == "slow":
+            pages_seen.append(quick.report("html").exists())
+        return baseline(body)
+
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo", "--concurrency", "32"]
+    with serving(script) as server:
+        assert main(["run", "--model", "quick", "--model", "slow", "--api-url", server.url, *where]) == 0
+    assert pages_seen and all(pages_seen)
+
+
+@pytest.fixture(scope="module")
+def played(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of weibo as its last reply left it: every record is saved, and nothing is finished."""
+    folder = tmp_path_factory.mktemp("played") / "recency"
+    shutil.copytree(made / "recency", folder)
+    files = RunFiles(folder, "weibo")
+    for path in files.reports:
+        path.unlink(missing_ok=True)
+    manifest = orjson.loads(files.manifest.read_bytes())
+    files.manifest.write_bytes(orjson.dumps({**manifest, "state": "running", "counts": {}, "results_sha256": None}))
+    return folder.parent
+
+
+@pytest.mark.parametrize("how", ["death before", "death midway"])
+@pytest.mark.parametrize("command", ["run --model baseline/recency --platform weibo --tasks-dir", "resume --tasks-dir"])
+def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next_command(
+    command: str, how: str, tasks: Path, played: Path, made: Path, tmp_path: Path
+) -> None:
+    """Results, report and page are those of an undisturbed run, and nothing else is left."""
+
+    def finished(name: str, disk: FaultyDisk | None = None) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in CHANGING if disk else ():
+                patch.setattr(DISK, kind, getattr(disk, kind))
+            assert main([*command.split(), str(tasks), "--results-dir", str(tmp_path / name)]) == 0
+        return tmp_path / name / "recency"
+
+    def content(folder: Path) -> dict[str, bytes]:
+        changing = ("run_weibo.json", "run_weibo.log", "run_weibo.lock")
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in changing}
+
+    expected = content(made / "recency")
+    for nth in count(1):
+        name, disk = str(nth), FaultyDisk(nth, how, WRITES if how == "death midway" else CHANGING, QuickDisk())
+        shutil.copytree(played, tmp_path / name)
+        try:
+            finished(name, disk)
+        except Death:
+            disk.bury()
+        files = RunFiles(finished(name), "weibo")
+        assert content(files.folder) == expected, f"operation {nth}, {disk.struck}"
+        assert orjson.loads(files.manifest.read_bytes())["state"] == "complete"
+        if disk.struck is None:
+            return
+
+
+def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
+    tasks: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is the whole run with its page, or none of it."""
+    pytest.importorskip("harness.features.parts")
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
+    for part in ("1/2", "2/2"):
+        words = ["run", "--model", "baseline/recency", "--platform", "weibo", "--part", part, *where]
+        assert main(words) == 0
+
+    def dying(*_: object) -> None:
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pages, "write_page", dying)
+        with pytest.raises(Death):
+            main(["merge", "recency", *where])
+    assert not (tmp_path / "recency").exists()
+    assert main(["merge", "recency", *where]) == 0
+    assert keys(tmp_path / PAGE) == keys(made / PAGE)
 
 
 def test_page_is_set_aside_when_its_run_goes_on(own: Path, tasks: Path) -> None:
