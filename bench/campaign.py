@@ -224,7 +224,8 @@ class Disturbed:
         self._campaign, self._tally, self._subject = campaign, campaign.tally, subject
         self._wanted, self._url, self._rng = wanted, url, rng
         self._seen, self._unsaved, self._lives = Seen(), 0, 0
-        stream, durability, features = rng.choice(("on", "off")), rng.choice(("process", "power")), drawn(subject, rng)
+        stream, durability = rng.choice(("on", "off")), rng.choice(("process", "power"))
+        self._features = drawn(subject, rng)
         places = {
             "other_name": url.replace("127.0.0.1", "localhost"),
             "undisturbed": results_of(subject, campaign.folder) / subject.run_of(subject.models[0]),
@@ -233,10 +234,10 @@ class Disturbed:
         self._options = (
             *(*subject.words, "--stream", stream, "--durability", durability, "--timeout", campaign.timeout),
             *("--provider", PROVIDER, *self._providers),
-            *(word.format(**places) for name in features for word in FEATURES[name]),
+            *(word.format(**places) for name in self._features for word in FEATURES[name]),
         )
-        self._may_pay_twice, self._is_batched = "hedging" in features, "batches" in features
-        self._label = f"run {self._number} ({subject.name}, stream {stream}, {durability}, {' and '.join(features)})"
+        about = f"{subject.name}, stream {stream}, {durability}, {' and '.join(self._features)}"
+        self._label = f"run {self._number} ({about})"
         self._sound = True
 
     def play(self) -> None:
@@ -293,12 +294,13 @@ class Disturbed:
         """Exit code and words of a process, and what it left of users, replies and requests."""
         before, self._seen = self._seen, look(self._results)
         lost = losses(before, self._seen)
+        is_batched = "batches" in self._features
         unsaved = requests(self._url) - (len(self._seen.replies) - self._seen.reused)
-        if self._is_batched and not self._complete:  # replies may wait at the provider
+        if is_batched and not self._complete:  # replies may wait at the provider
             unsaved = self._unsaved
         twice, self._unsaved = unsaved - self._unsaved, unsaved
-        bound = self._subject.concurrency if blow.on_the_wire and not self._is_batched else 0
-        if self._may_pay_twice:
+        bound = self._subject.concurrency if blow.on_the_wire and not is_batched else 0
+        if "hedging" in self._features:
             bound = max(bound, twice)
         ends = {"wrong_exit": wrong_end(blow, life), "traced": traced(life), "beyond": max(0, twice - bound)}
         self._tally.blow(blow.name, struck=1, twice=twice, bound=bound, complete=self._complete, **lost, **ends)
@@ -311,19 +313,20 @@ class Disturbed:
         verify = [*HARNESS, "verify", "--results-dir", str(self._results)]
         proof = subprocess.run(verify, capture_output=True, text=True, check=False, cwd=ROOT)
         left = [path.name for path in self._results.rglob("*.new")]
-        without = [str(files.folder) for files in runs(self._results) if not files.report("html").exists()]
+        wanted = "no page" not in self._features
+        pages = [str(files.folder) for files in runs(self._results) if files.report("html").exists() != wanted]
         bad = {
             "not_identical": self._seen.results != self._wanted.results,
             "other_replies": self._seen.replies != self._wanted.replies,
             "unproven": proof.returncode != 0,
             "other_cost": self._seen.costs != reported(self._results),
             "left_over": len(left),
-            "pageless": len(without),
+            "pages": len(pages),
         }
         self._tally.run(runs=1, twice=self._unsaved, torn=self._seen.torn, **bad)
         self._tally.run(**{f"runs of {self._subject.benchmark}": 1})
         if any(bad.values()):
-            self._found(f"{bad}; {', '.join([*left, *without])} {proof.stdout} {proof.stderr}")
+            self._found(f"{bad}; {', '.join([*left, *pages])} {proof.stdout} {proof.stderr}")
 
 
 def strike(campaign: Campaign, worker: int, wanted: Mapping[str, Seen]) -> None:

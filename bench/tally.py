@@ -166,7 +166,7 @@ ENDS = {
     "unproven": "refused by verify",
     "other_cost": "with another cost",
     "left_over": "files left over",
-    "pageless": "without a page",
+    "pages": "pages missing, or unwanted",
     "twice": "requests paid twice",
     "torn": "torn lines set aside",
 }
