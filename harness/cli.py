@@ -50,11 +50,9 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
         process_list.hide(secrets.of_arguments(arguments))
     try:
-        with _ended_by_signals(), _few_collections():
+        with _ended_by_signals(for_good=argv is None), _few_collections():
             code = _reported(arguments, may_restart=argv is None)
     except KeyboardInterrupt as signalled:
-        if argv is None:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # one more, on the last steps, ends them without a traceback
         streams.tell("interrupted")
         code = signalled.exit_code if isinstance(signalled, _Signalled) else INTERRUPTED
     code = _flushed(code)
@@ -122,8 +120,11 @@ def _signal_within(error: BaseException | None) -> KeyboardInterrupt | None:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let signals end the command as Ctrl-C does; an engine that can stop more gently has its own receivers."""
+def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
+    """Let signals end the command as Ctrl-C does; an engine that can stop more gently has its own receivers.
+
+    `for_good`: this is all that the process does. One more Ctrl-C on its last steps ends them without a traceback.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -137,6 +138,8 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if for_good:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

@@ -232,6 +232,24 @@ def test_signal_before_the_engine_listens_ends_the_command_in_words(
     assert {each: signal.getsignal(each) for each in before} == before
 
 
+AT_EXIT = """
+import atexit, signal, sys
+from harness.cli import main
+atexit.register(signal.raise_signal, signal.SIGINT)
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_after_the_command_shows_no_traceback() -> None:
+    """Python's own handler would raise in whatever the interpreter's last steps are at."""
+    command = [sys.executable, "-c", AT_EXIT, "config", "--help"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONHASHSEED": "0"}
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
+    assert ended.stdout.startswith("usage: ")
+
+
 def test_ignored_hangup_stays_ignored(tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under `nohup` a terminal that closes ends nothing, neither before the engine listens nor in it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
