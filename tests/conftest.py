@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
 from harness.model import JSON
-from tests.support import examples
+from tests.support import ROOT, examples
 
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
 VARIABLES += (*CA_VARIABLES, CA_FOLDERS, "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_ENDPOINT")
@@ -54,6 +56,17 @@ hypothesis.settings.load_profile("tests")
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """`-n auto` is a process more than there are cores: a fifth of a process's time goes by in waiting."""
     return (yield) + 1
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Compile the tests once, not once in each process of xdist: each process begins with files of its own, and what it
+    has compiled the others read. A file that cannot be imported is reported when it is collected."""
+    work = getattr(collector.config, "workerinput", None)
+    if work and collector.path == Path(__file__).parent:
+        files = sorted(Path(__file__).parent.rglob("test_*.py"))
+        for file in files[int(work["workerid"].removeprefix("gw")) :: work["workercount"]]:
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:
