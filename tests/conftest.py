@@ -61,8 +61,9 @@ def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Compile the tests once, not once in each process of xdist: each process begins with files of its own, and what it
     has compiled the others read. A file that cannot be imported is reported when it is collected."""
-    work = getattr(collector.config, "workerinput", None)
-    if work and collector.path == Path(__file__).parent:
+    config = collector.config
+    work = getattr(config, "workerinput", None)
+    if work and not config.option.file_or_dir and collector.path == Path(__file__).parent:
         files = sorted(Path(__file__).parent.rglob("test_*.py"))
         for file in files[int(work["workerid"].removeprefix("gw")) :: work["workercount"]]:
             with suppress(Exception, pytest.skip.Exception):
@@ -119,3 +120,18 @@ def ceilings_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GroundTruth, "ceiling", ceiling)
         yield
+
+
+@pytest.fixture
+def workbooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a workbook of the same tables once in a test: `stats` makes 21, and some tests call it a hundred times."""
+    xlsx = pytest.importorskip("harness.features.documents.xlsx")
+    known: dict[str, bytes] = {}
+    make = xlsx.workbook
+
+    def workbook(sheets: Any) -> bytes:
+        if (key := repr(sheets)) not in known:
+            known[key] = make(sheets)
+        return known[key]
+
+    monkeypatch.setattr(xlsx, "workbook", workbook)
