@@ -655,7 +655,8 @@ def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(re
 
 @pytest.mark.parametrize("command", ["report", "stats"])
 def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results: Path) -> None:
-    """Each new entry at the top of the folder is one that no run can be named."""
+    """Each new entry at the top of the folder, of `harness stats` and harness.features.pages, is one that no run can be
+    named."""
     before = set(results.iterdir())
     assert main([command, "--results-dir", str(results)]) == 0
     made = {path.name for path in set(results.iterdir()) - before}

@@ -13,7 +13,7 @@ from tests.corpus.command import HANG, Commands
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workbooks_once: None) -> Iterator[Path]:
     """An empty folder to be in, no settings of the user's, and an end to what hangs."""
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

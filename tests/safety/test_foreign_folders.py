@@ -256,6 +256,7 @@ def tried(scene: Scene, plant: Plant, name: str, words: list[str], capsys: Said)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("workbooks_once")
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_nothing_planted_under_any_name_leads_out_for_any_command(
     made: Path, tmp_path: Path, capsys: Said, plant: Plant

@@ -23,6 +23,7 @@ from tests.support.scripted import Server, answer, serving
 FOLDER = DATA / "folder-0.1.0"
 EXPECTED = FOLDER / "expected"
 
+WITHOUT_RESULTS = ("score-mobility", "sample")
 COMMANDS = f"""
 status
 status --json
@@ -91,7 +92,7 @@ class Copy:
         words = shlex.split(line)
         for name, place in places.items():
             words = [word.replace(name, place) if word.startswith(name) else word for word in words]
-        where = () if words[0] in ("score-mobility", "sample") else ("--results-dir", str(self.results))
+        where = () if words[0] in WITHOUT_RESULTS else ("--results-dir", str(self.results))
         return command(*words, *where)
 
 

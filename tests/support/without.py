@@ -2,16 +2,18 @@
 
 `HARNESS_WITHOUT` has their packages, commands and flags, separated by spaces. A test is about a feature if its code,
 the code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
-package or flag anywhere, a command at the beginning of a text or after `harness` or `make`. `COUNTS` has their number.
+package or flag anywhere, a command at the beginning of a text or after `harness` or `make`.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import sys
+from collections import Counter
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -19,10 +21,12 @@ from typing import Any
 import pytest
 
 WORDS = os.environ.get("HARNESS_WITHOUT", "").split()
-COMMANDS = [word for word in WORDS if word[0] != "-" and "." not in word]
-OTHERS = [word for word in WORDS if word not in COMMANDS]
-COUNTS = "left_out.txt"
-"""In the checkout: how many tests were left out, and of how many."""
+OF_THE_CORE = ["completion", "stop"]
+"""Commands of features that are also texts of the core: a reply's field, and its reason to end."""
+OTHERS = [word for word in WORDS if word[0] == "-" or "." in word]
+COMMANDS = [word for word in WORDS if word not in [*OTHERS, *OF_THE_CORE]]
+LEFT_OUT = "left_out.json"
+"""In the checkout: of each file of tests, how many were left out, and of how many."""
 
 
 def _any(words: list[str]) -> str:
@@ -30,11 +34,13 @@ def _any(words: list[str]) -> str:
 
 
 ABOUT = (
-    re.compile(rf"""(?:["'`/ =\[](?:{_any(OTHERS)})|(?:["'`\[]|harness |make )(?:{_any(COMMANDS)}))(?![\w-])""")
+    re.compile(
+        rf"""(?:["'`/ =\[](?:{_any(OTHERS)})|["'\[](?:{_any(COMMANDS)})|(?:harness |make )(?:{_any(WORDS)}))(?![\w-])"""
+    )
     if WORDS
     else None
 )
-"""Some commands are words of every day (`show`, `set`), which stand in other code and sentences too."""
+"""Some commands are words of every day (`show`, `set`), which are in other code and sentences too."""
 
 
 @pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
@@ -42,7 +48,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if ABOUT is None:
         return
     left_out = [item for item in items if is_about(item)]
-    (config.rootpath / COUNTS).write_text(f"{len(left_out)} {len(items)}")
+    files = [Counter(str(item.path.relative_to(config.rootpath)) for item in some) for some in (left_out, items)]
+    counts = {file: (files[0][file], number) for file, number in files[1].items()}
+    (config.rootpath / LEFT_OUT).write_text(json.dumps(counts))
     config.hook.pytest_deselected(items=left_out)
     chosen = {*items}.difference(left_out)
     items[:] = [item for item in items if item in chosen]
@@ -81,15 +89,15 @@ def _source(found: FunctionType | type) -> str:
 
 @cache
 def _definitions(module: Any) -> tuple[list[str], dict[str, tuple[int, int]]]:
-    """Return the lines of a module, and where its functions and classes are in them, with their decorators."""
+    """Return the lines of a module, and where its functions and classes are in them. Parameters in a decorator are
+    each a test's own."""
     text, places = inspect.getsource(module), dict[str, tuple[int, int]]()
 
     def walk(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                first = min([child.lineno, *(one.lineno for one in child.decorator_list)])
                 name = f"{prefix}{child.name}"
-                places[name] = first - 1, child.end_lineno or first
+                places[name] = child.lineno - 1, child.end_lineno or child.lineno
                 walk(child, f"{name}.")
             else:
                 walk(child, prefix)
