@@ -28,7 +28,7 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
-    *("settings", "supervision", "notebook", "imports", "prices", "replicas", "plays", "documents", "samples"),
+    *("settings", "supervision", "dashboard", "imports", "prices", "replicas", "plays", "documents", "samples"),
     *("remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
     *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
     *("config", "completion"),

@@ -10,8 +10,8 @@ from typing import Any
 
 from IPython.display import display  # type: ignore[import-not-found]
 
+from harness.features.dashboard.board import view
 from harness.model import Snapshots
-from harness.ui.board import view
 from harness.ui.cells import Screen
 
 SECONDS = 0.5
