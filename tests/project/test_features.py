@@ -32,9 +32,10 @@ TOGETHER = {
     "pages": ("leaderboard",),
     "settings": ("pages",),
     "config": ("settings", "pages"),
+    **dict.fromkeys(("exports", "plays", "prices"), ("python",)),
 }
 """Features whose tests are also about what others make of their results: the page over all runs, ranks, values of an
-option in a file."""
+option in a file, what Python gets."""
 QUIETLY = ("-q", "-p", "no:cacheprovider", "-p", "tests.support.without")
 
 PACKAGE = """
