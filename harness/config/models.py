@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import defaults
-from harness.config import address, config_file, options, providers
+from harness.config import address, options, providers
 from harness.config.options import RunOptions
 from harness.config.providers import Book, Provider, QueuedModel
 from harness.cost import Price
@@ -40,12 +40,10 @@ class Model:
     queued: Mapping[str, Any]
 
 
-def resolve(
-    entry: QueuedModel, given: config_file.Config | None, book: Book, args: RunOptions, missing: list[str]
-) -> Model | None:
+def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
-    whole = bool(args.provider or args.config)
-    if not whole and (near := providers.misspelt(entry.model, book)):
+    given = args.endpoint
+    if not (args.provider or given) and (near := providers.misspelt(entry.model, book)):
         name, _, rest = entry.model.partition(":")
         words = f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the model's own name, "
         missing.append(f"{words}name its provider with --provider.)")
@@ -108,8 +106,8 @@ def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
 
 
 def named(entry: QueuedModel, args: RunOptions, book: Book) -> tuple[str | None, str]:
-    """Return provider and model of an entry. With `--provider` or `--config` the whole name is the model."""
-    if args.provider or args.config:
+    """Return provider and model of an entry. With an address of its own the whole name is the model."""
+    if args.provider or args.endpoint:
         return args.provider, entry.model
     return providers.split_model(entry.model, book)
 

@@ -91,6 +91,19 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint that a feature's option names: its address, its key and where the manifest says that this is from,
+    its model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+
+    url: str
+    key: str | None = field(repr=False)
+    key_from: str | None
+    model: str
+    tuning: JSON
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
     values as words of a command line."""
@@ -285,7 +298,8 @@ class Session(ResultsFolder):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(Session, TasksFolder, OneBenchmark):
-    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
+    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields.
+    `endpoint` is that of a feature."""
 
     examples: ClassVar[Sequence[str]] = (
         "harness run --demo",
@@ -294,13 +308,13 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     )
     benchmark_class: type[Benchmark] | None = None
     of_benchmark: Mapping[str, Any] | None = None
+    endpoint: Endpoint | None = None
     model: Sequence[str] = option(
         (),
         "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
         + ", ".join(registry.baselines()),
         unit="[PROVIDER:]MODEL", own=True, everyday=True,
     )  # fmt: skip
-    config: Path | None = option(None, "YAML file with a list `llm`: address, key, model, concurrency")
     queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
     name: str | None = option(

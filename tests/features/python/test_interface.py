@@ -34,6 +34,12 @@ def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
     assert list_runs(tmp_path) == [first]
 
 
+def test_demo_without_a_model_returns_its_run(tmp_path: Path) -> None:
+    """That of the baseline which the benchmark names."""
+    [made] = run(demo=True, subset="weibo", limit=1, results_dir=tmp_path, features=PAGES)
+    assert made.complete
+
+
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     """Of the same model, from before or from another thread meanwhile: figures of two runs are never mixed."""
     parts = pytest.importorskip("harness.features.parts")
