@@ -31,7 +31,7 @@ SHIPPED = (
     *("settings", "supervision", "dashboard", "imports", "prices", "replicas", "plays", "documents", "samples"),
     *("remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
     *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
-    *("endpoint_file", "config", "completion", "python"),
+    *("endpoint_file", "run_reeval", "config", "completion", "python"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"

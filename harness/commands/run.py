@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from harness import defaults
 from harness.benchmark import Benchmark, files_needed
-from harness.benchmarks import registry, settings
+from harness.benchmarks import settings
 from harness.chat import Asking
-from harness.commands import reeval
 from harness.commands.launch import launch
-from harness.commands.parser import shape
 from harness.config import models, options, providers
 from harness.config.models import Model
 from harness.config.options import RunOptions
@@ -30,33 +27,13 @@ from harness.ui.console import console
 
 
 def execute(args: RunOptions) -> int:
-    switched_on = extensions(args)
-    others: list[Callable[[RunOptions], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
+    switched_on, others = extensions(args), takeovers("run", args)
     if len(others) > 1:
-        raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
-    if not args.reeval:
-        args = _completed(args)
-    if others:
-        return others[0](args)
+        raise BadInput("two of these options each do something else instead of playing: give one of them")
+    for other in others:
+        return other(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
     return launch(chosen, screen, switched_on, reported=partial(reported, args), caller=args)
-
-
-def _reeval(args: RunOptions) -> int:
-    tasks: Path | None = args.tasks_dir
-    if args.demo or tasks == defaults.TASKS_FOLDER:
-        tasks = defaults.SAMPLE_FOLDER if args.demo else None
-    book = providers.read(args.providers, os.environ)
-    chosen: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)]
-    given: JSON = {
-        **vars(args),
-        "tasks_dir": tasks,
-        "runs": [args.name] if args.name else [],
-        "benchmark": None if registry.is_shipped(args.benchmark) else args.benchmark,  # None: runs of any
-    }
-    cls: Any = shape("reeval")
-    known = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
-    return max([reeval.execute(cls(**{**known, "model": model})) for model in chosen or [None]])
 
 
 def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
@@ -64,7 +41,7 @@ def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = T
 
     Keys are checked only for plans that are to be sent.
     """
-    cls = args.found()
+    args, cls = _completed(args), args.found()
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
     subsets = options.subsets(cls, args.platform)

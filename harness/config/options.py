@@ -343,7 +343,6 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     restart: bool = option(
         False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
     )
-    reeval: bool = option(False, "score the saved answers again instead, as `reeval` does")
     temperature: float | None = of_request(
         None,
         f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",

@@ -81,9 +81,9 @@ def test_signature_has_a_type_for_each_argument(name: str) -> None:
     ],
 )
 def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside: set[str]) -> None:
-    """None means that it is not given; `reeval` is a function of its own."""
+    """None means that it is not given."""
     parameters = dict(inspect.signature(function).parameters)
-    assert {keyword(one) for one in options_of(cls)} - {"reeval"} == parameters.keys() - beside
+    assert {keyword(one) for one in options_of(cls)} == parameters.keys() - beside
     given = {name: one.default for name, one in parameters.items() if name not in (*beside, "benchmark")}
     assert set(given.values()) == {None}
 
