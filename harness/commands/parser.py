@@ -218,16 +218,6 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
     return defaults.BENCHMARK
 
 
-def all_options() -> dict[str, list[Option]]:
-    """Return all options of all commands, by their flags without dashes."""
-    found: dict[str, list[Option]] = {"help": [], "help-all": []}
-    for name in COMMANDS:
-        for one in built(name, ()).every:
-            for flag in one.flags:
-                found.setdefault(flag.lstrip("-"), []).append(one)
-    return found
-
-
 def settings_of(flag: str) -> str | None:
     """Return the benchmark that ships and has this flag, None if none has it."""
     return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
