@@ -113,14 +113,7 @@ def _plan(
         sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.configuration.temperature),
         tasks=tasks,
         results=args.results_dir,
-        way=Way(
-            model.found,
-            model.price,
-            providers_file=str(args.providers.resolve()) if args.providers else None,
-            headers=tuple(name for name, _ in args.extra_header),
-            address_from="--api-url" if args.api_url else None,
-            ca_file=args.ca_file,
-        ),
+        way=Way.of(args, model.found, model.price, {}),
         tuning=tuning,
         selection=selection,
         terms=Terms(

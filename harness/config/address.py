@@ -95,6 +95,8 @@ def find(args: Session, environment: Mapping[str, str], provider: Provider | Non
 
     Raise `BadInput` if a provider's address, key or headers are missing.
     """
+    if given := args.endpoint:
+        return at([given.url], (given.key, given.key_from), args, environment)
     key = _explicit_key(args)
     if provider is not None:
         return _at_provider(provider, args, environment, key)

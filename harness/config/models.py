@@ -22,6 +22,8 @@ from harness.model import JSON, Message, Request
 from harness.ui.streams import tell
 
 OWN_MEMBERS = frozenset({"model", "messages"})
+PARAMETERS = ("temperature", "top_p", "seed", "max_tokens")
+"""Of requests: options of a command, and fields of an entry of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,8 @@ class Model:
 
 def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
-    given = args.endpoint
-    if not (args.provider or given) and (near := providers.misspelt(entry.model, book)):
+    placed = bool(args.provider or args.endpoint)
+    if not placed and (near := providers.misspelt(entry.model, book)):
         name, _, rest = entry.model.partition(":")
         words = f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the model's own name, "
         missing.append(f"{words}name its provider with --provider.)")
@@ -51,40 +53,24 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name, model)
     provider = provider_named(provider_name, book, args)
-    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or given or provider)
-    found = None
+    unknown = None if provider or placed else providers.unknown_provider(model, book)
+    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or args.endpoint or provider)
     try:
-        if not baseline:
-            found = (
-                address.at([given.url], (given.key, given.key_from), args, os.environ)
-                if given
-                else address.find(args, os.environ, provider)
-            )
+        found = None if baseline else address.find(args, os.environ, provider)
         for one in found.addresses if found else ():
             usable(one)
     except BadInput as error:
         missing.append(str(error))
         return None
     if found is None and not baseline:
-        missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
-    elif (
-        found
-        and not (provider or given)
-        and "/" in model.partition(":")[2]
-        and (why := providers.unknown_provider(model, book))
-    ):
-        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {why}")
+        missing += filter(None, (address.MISSING, unknown))
+    elif found and unknown and "/" in model.partition(":")[2]:
+        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {unknown}")
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
-    sampling = Sampling(
-        model,
-        _first(args.temperature, entry.temperature),
-        _first(args.top_p, entry.top_p),
-        _first(args.seed, entry.seed),
-        _first(args.max_tokens, entry.max_tokens),
-        extra,
-    )
+    by_user = {name: getattr(args if getattr(args, name) is not None else entry, name) for name in PARAMETERS}
+    sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
-    pace = pace_of(provider) if provider else given.tuning if given else {}
+    pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
     return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.features)
 
 
@@ -160,11 +146,6 @@ def pace_of(provider: Provider) -> JSON:
     if provider.concurrency is not None:
         pace["concurrency"] = None if provider.concurrency == defaults.AUTO else provider.concurrency
     return pace
-
-
-def _first(*values: Any) -> Any:
-    """Return the first that is not None."""
-    return next((value for value in values if value is not None), None)
 
 
 def _check_encodable(sampling: Sampling) -> None:

@@ -226,10 +226,11 @@ of_request = partial(option, group=REQUEST)
 class Session(ResultsFolder):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
     earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
-    play in a loop that runs already."""
+    play in a loop that runs already. `endpoint` is that of a feature."""
 
     progress: Callable[[Snapshots], None] | None = None
     run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
+    endpoint: Endpoint | None = None
     api_url: Sequence[str] | None = of_endpoint(
         "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",
         unit="URL", flags="--api-url --api_url --base-url", everyday=True,
@@ -298,8 +299,7 @@ class Session(ResultsFolder):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(Session, TasksFolder, OneBenchmark):
-    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields.
-    `endpoint` is that of a feature."""
+    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
 
     examples: ClassVar[Sequence[str]] = (
         "harness run --demo",
@@ -308,7 +308,6 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     )
     benchmark_class: type[Benchmark] | None = None
     of_benchmark: Mapping[str, Any] | None = None
-    endpoint: Endpoint | None = None
     model: Sequence[str] = option(
         (),
         "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
