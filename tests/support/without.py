@@ -29,12 +29,11 @@ def _any(words: list[str]) -> str:
     return "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "(?!)"
 
 
-ABOUT = (
-    re.compile(rf"""(?:["'`/ =\[](?:{_any(OTHERS)})|(?:["'`\[]|harness |make )(?:{_any(COMMANDS)}))(?![\w-])""")
-    if WORDS
-    else None
-)
-"""Some commands are words of every day (`show`, `set`), which stand in other code and sentences too."""
+NAMED = rf"""["'`/ =\[](?:{_any(OTHERS)})"""
+CALLED = rf"""(?:(?<![:=] )(?<!:)["'`\[]|harness |make )(?:{_any(COMMANDS)})"""
+ABOUT = re.compile(rf"(?:{NAMED}|{CALLED})(?![\w-])") if WORDS else None
+"""Some commands are words of every day (`show`, `set`), which stand in other code and sentences too. The value of a
+member (`"finish_reason": "stop"`) is no command."""
 
 
 @pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
