@@ -28,10 +28,10 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
-    *("settings", "supervision", "dashboard", "imports", "prices", "replicas", "plays", "documents", "samples"),
-    *("remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
+    *("settings", "supervision", "dashboard", "rescoring", "imports", "prices", "replicas", "plays", "documents"),
+    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
     *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
-    *("endpoint_file", "run_reeval", "config", "completion", "python"),
+    *("endpoint_file", "config", "completion", "python"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
@@ -100,7 +100,7 @@ class Foreign(Protocol):
         """Return the row of `status`, with the columns of `usage`."""
 
     def scored_again(self, chosen: Any) -> Any:
-        """Score them, as `chosen` (`harness.analysis.rescoring`)."""
+        """Score them, as `chosen` (`harness.features.rescoring.rescoring`)."""
 
 
 @dataclass(frozen=True)

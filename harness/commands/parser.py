@@ -33,7 +33,6 @@ ALL, EXTRA = "--help-all", "harness.commands.extra"
 CORE: Mapping[str, str] = {
     RUN: "run a benchmark against a model; continues an unfinished run of the same configuration",
     "resume": "continue unfinished runs, each with its own endpoint",
-    "reeval": "score saved answers again, without any request",
     "report": "make the pages of a run again, or without a name one page over all runs",
     "status": "show the state of every run",
 }
@@ -143,6 +142,8 @@ def called(
     """Return a command with options of the Python interface, by keyword: None is what the settings file or the default
     says. `features` are objects of their classes of options. Raise `BadInput` with the keyword of a value that cannot
     be used."""
+    if name not in COMMANDS:
+        raise BadInput(f"`{name}` is of a feature that is not there")
     interface = Interface(name, shape(name))
     if name == RUN:
         interface = of_benchmark(interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK)))

@@ -31,9 +31,9 @@ from harness import (
     run,
 )
 from harness.cli import main
-from harness.commands import reeval as reeval_command
 from harness.commands.parser import keyword, parsed
 from harness.config import options
+from harness.features.rescoring import command as reeval_command
 from harness.model import Snapshots
 from harness.option import options_of
 from harness.store.run import RunFiles

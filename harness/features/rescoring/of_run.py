@@ -8,10 +8,10 @@ from typing import Any
 
 from harness import defaults
 from harness.benchmarks import registry
-from harness.commands import reeval
 from harness.commands.parser import shape
 from harness.config import models, providers
 from harness.config.options import RunOptions
+from harness.features.rescoring import command
 from harness.model import JSON
 
 
@@ -29,4 +29,4 @@ def execute(args: RunOptions) -> int:
     }
     cls: Any = shape("reeval")
     known = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
-    return max([reeval.execute(cls(**{**known, "model": model})) for model in chosen or [None]])
+    return max([command.execute(cls(**{**known, "model": model})) for model in chosen or [None]])
