@@ -30,7 +30,7 @@ def _any(words: list[str]) -> str:
 
 
 NAMED = rf"""["'`/ =\[](?:{_any(OTHERS)})"""
-CALLED = rf"""(?:(?<![:=] )(?<!:)["'`\[]|harness |make )(?:{_any(COMMANDS)})"""
+CALLED = rf"""(?:(?<![:=] )(?<!:)["'`\[]|harness |make )(?:{_any(COMMANDS)})(?!["']:)"""
 ABOUT = re.compile(rf"(?:{NAMED}|{CALLED})(?![\w-])") if WORDS else None
 """Some commands are words of every day (`show`, `set`), which stand in other code and sentences too. The value of a
 member (`"finish_reason": "stop"`) is no command."""
