@@ -27,8 +27,7 @@ from harness.model import JSON
 from harness.option import Option, options_of
 from harness.printable import on_one_line
 
-TRUST, RUN = "trust", "run"
-"""`trust` decides whether a settings file counts: it reads none itself."""
+RUN = "run"
 ALL, EXTRA = "--help-all", "harness.commands.extra"
 CORE: Mapping[str, str] = {
     RUN: "run a benchmark against a model; continues an unfinished run of the same configuration",
@@ -36,22 +35,14 @@ CORE: Mapping[str, str] = {
     "report": "make the pages of a run again, or without a name one page over all runs",
     "status": "show the state of every run",
 }
-LAST: Mapping[str, str] = {
-    TRUST: "allow the settings file and the providers file of this folder, as they are now",
-}
 QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.options:ResumeOptions"}
 """Classes of options apart from the module of their command, which takes a while to import."""
 
 
-def _of_core(listed: Mapping[str, str]) -> dict[str, Command]:
-    return {name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in listed.items()}
-
-
 COMMANDS: Mapping[str, Command] = {
-    **_of_core(CORE),
+    **{name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in CORE.items()},
     **{name: Command(EXTRA, one.does, one.module) for name, one in registry.COMMANDS.items()},
     **{name: command for feature in features() for name, command in feature.commands.items()},
-    **_of_core(LAST),
 }
 
 
@@ -117,7 +108,7 @@ def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[st
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
     for one, other in _rivals(interface.own, typed):
         raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
-    of_file = function("settings_of") if interface.command != TRUST else None
+    of_file = None if COMMANDS[interface.command].alone else function("settings_of")
     given = of_file(interface, typed) if of_file else options.Given()
     if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
@@ -178,7 +169,7 @@ def shape(name: str) -> type[options.Options]:
     else:
         module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
         own = getattr(import_module(module), attribute)
-    wanted = {name} if name == TRUST else {name, *EVERY}
+    wanted = {name} if command.alone else {name, *EVERY}
     added = [cls for one in features() for cls, names in one.options.items() if not wanted.isdisjoint(names)]
     made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(
         type(own.__name__, (*reversed(added), own), {"__doc__": f"Options of `{name}`."})

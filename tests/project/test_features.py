@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from harness import feature as loader
-from harness.commands.parser import CORE, LAST, shape
+from harness.commands.parser import CORE, shape
 from harness.feature import SHIPPED, Feature, features
 from harness.option import options_of
 from tests.support import ALL_EXAMPLES, ROOT
@@ -111,7 +111,7 @@ def flags_of(one: Feature) -> set[str]:
 
 def own_flags(one: Feature) -> set[str]:
     """Return those that no command of the core has."""
-    core = [option for name in (*CORE, *LAST) for option in options_of(shape(name).__bases__[-1])]
+    core = [option for name in CORE for option in options_of(shape(name).__bases__[-1])]
     return flags_of(one) - {flag for option in core for flag in option.flags}
 
 
