@@ -28,7 +28,7 @@ from harness.option import Option, options_of
 from harness.printable import on_one_line
 
 RUN = "run"
-ALL, EXTRA = "--help-all", "harness.commands.extra"
+ALL = "--help-all"
 CORE: Mapping[str, str] = {
     RUN: "run a benchmark against a model; continues an unfinished run of the same configuration",
     "resume": "continue unfinished runs, each with its own endpoint",
@@ -41,7 +41,6 @@ QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.opt
 
 COMMANDS: Mapping[str, Command] = {
     **{name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in CORE.items()},
-    **{name: Command(EXTRA, one.does, one.module) for name, one in registry.COMMANDS.items()},
     **{name: command for feature in features() for name, command in feature.commands.items()},
 }
 
@@ -164,11 +163,8 @@ def called(
 def shape(name: str) -> type[options.Options]:
     """Return the class of a command's options: its own and those that features add."""
     command = COMMANDS[name]
-    if command.module == EXTRA:
-        own = import_module(EXTRA).options_of(command.options)
-    else:
-        module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
-        own = getattr(import_module(module), attribute)
+    module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
+    own = getattr(import_module(module), attribute)
     wanted = {name} if command.alone else {name, *EVERY}
     added = [cls for one in features() for cls, names in one.options.items() if not wanted.isdisjoint(names)]
     made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(

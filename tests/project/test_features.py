@@ -192,7 +192,7 @@ def without(copy: Path, names: Sequence[str]) -> dict[str, str]:
         words += [
             f"harness.features.{name}",
             *feature.commands,
-            *sorted(flags_of(feature) - {"--no-html", "--force"}),
+            *sorted(own_flags(feature) - {"--no-html", "--force"}),
         ]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
