@@ -227,7 +227,8 @@ def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | Non
     whole = (ALL in words if whole is None else whole) or not layered
     examples = "".join(f"  {line}\n" for line in interface.cls.examples)
     parts = [f"examples:\n{examples}" if examples else ""]
-    parts += [] if whole else [f"`harness {name} {ALL}` lists {len(every) - _everyday(every)} more options"]
+    more = sum(not one.everyday for one in every)
+    parts += [] if whole else [f"`harness {name} {ALL}` lists {more} more options"]
     made = Parser(
         words,
         every,
@@ -243,10 +244,6 @@ def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | Non
         groups[one.group] = within
         add(within, one, hidden=not (whole or one.everyday))
     return made
-
-
-def _everyday(every: Sequence[Option]) -> int:
-    return sum(one.everyday for one in every)
 
 
 def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
@@ -302,11 +299,8 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
-        return (
-            f"unknown option {flag}{near(flag, self._every)}"
-            if not (owner := settings_of(flag))
-            else (f"{flag} is an option of `run {owner}`")
-        )
+        owner = settings_of(flag)
+        return f"{flag} is an option of `run {owner}`" if owner else f"unknown option {flag}{near(flag, self._every)}"
 
     def error(self, message: str) -> NoReturn:
         words = on_one_line(secrets.scrubber(self._words, os.environ)(message))

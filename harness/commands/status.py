@@ -20,7 +20,7 @@ from harness.config import options
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.feature import features, pending
+from harness.feature import Column, features, pending
 from harness.model import JSON
 from harness.printable import on_one_line
 from harness.store.lock import held
@@ -99,7 +99,7 @@ def _print_narrow(screen: Console, rows: list[JSON], columns: list[table.Column]
 
 def _columns(rows: list[JSON]) -> list[table.Column]:
     """Return the columns that some row has, as text."""
-    more = [feature.column for feature in features() if feature.column]
+    more = _further()
     there = {name: any(name in row for row in rows) for name in ("repeats", *[column.name for column in more])}
     there["cost"] = any(_money(row["cost"]) for row in rows)
     names = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
@@ -148,14 +148,13 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
-        **_of_features(run),
+        **{column.name: of for column in _further() if (of := column.of(run.files, run.manifest)) is not None},
     }
 
 
-def _of_features(run: SavedRun) -> JSON:
-    """Return the members of a run's row that features have."""
-    columns = [feature.column for feature in features() if feature.column]
-    return {column.name: of for column in columns if (of := column.of(run.files, run.manifest)) is not None}
+def _further() -> list[Column]:
+    """Return the columns of features."""
+    return [feature.column for feature in features() if feature.column]
 
 
 def _usage(run: SavedRun) -> JSON:
