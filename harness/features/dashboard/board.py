@@ -15,10 +15,11 @@ from rich.segment import Segment
 from rich.text import Text
 
 from harness.cost import money_text, together
+from harness.features.dashboard import table
+from harness.features.dashboard.table import BAR, Column
 from harness.model import Snapshot, Snapshots, SubsetProgress
-from harness.ui import table, words
+from harness.ui import words
 from harness.ui.cells import Screen, to_left
-from harness.ui.table import BAR, Column
 from harness.ui.words import Piece
 
 LABEL = 10
