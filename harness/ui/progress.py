@@ -12,7 +12,7 @@ from harness.feature import function
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.printable import on_one_line
 from harness.ui import words
-from harness.ui.cells import Screen
+from harness.ui.cells import plain
 
 PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
 """Seconds between two entries in a log: at first, at most, and in between as a share of the time elapsed."""
@@ -85,8 +85,7 @@ def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
     )
     texts = [(label, [part.text.strip() for part in parts if part.text not in NOTHING]) for label, parts in labelled]
     parts = [text for label, some in texts if some for text in (label + some[0], *some[1:])]
-    plain = Screen(COLUMNS, 1, encoding).plain
-    warnings = [f"warning {plain(words.warned(one))}" for one in s.warnings[:WARNINGS]]
+    warnings = [f"warning {plain(words.warned(one), encoding)}" for one in s.warnings[:WARNINGS]]
     return [*subsets, words.time(s), *parts, *warnings]
 
 

@@ -16,10 +16,11 @@ from rich.text import Text
 
 from harness.cost import money_text, together
 from harness.features.dashboard import table
+from harness.features.dashboard.screen import Screen
 from harness.features.dashboard.table import BAR, Column
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.ui import words
-from harness.ui.cells import Screen, to_left
+from harness.ui.cells import to_left
 from harness.ui.words import Piece
 
 LABEL = 10

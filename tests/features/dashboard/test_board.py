@@ -17,9 +17,9 @@ from rich.console import Console
 from harness.cost import rounded
 from harness.features.dashboard.board import Board, view
 from harness.features.dashboard.live import LiveDisplay, wrapped
+from harness.features.dashboard.screen import Screen
 from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 from harness.ui import progress
-from harness.ui.cells import Screen
 from harness.ui.console import SharedConsole
 from harness.ui.progress import PlainDisplay, display, lines
 from tests.support import examples
