@@ -35,7 +35,6 @@ __all__ = [
     "HarnessError",
     "InUse",
     "InvalidReply",
-    "LoadedRun",
     "MachineError",
     "Means",
     "Metric",
@@ -45,31 +44,31 @@ __all__ = [
     "Task",
     "TaskFiles",
     "__version__",
-    "aresume",
-    "arun",
-    "list_runs",
-    "load_run",
-    "reeval",
-    "resume",
-    "run",
 ]
 
-OF_FEATURES = frozenset({"BudgetReached", "compare", "export", "leaderboard", "verify"})
-"""What features offer, as long as their folders are there."""
+OF_FEATURES = frozenset(
+    {"BudgetReached", "LoadedRun", "aresume", "arun", "compare", "export", "leaderboard", "list_runs", "load_run"}
+    | {"reeval", "resume", "run", "verify"}
+)
+"""What features offer, as long as their folders are there; it is imported when it is used."""
 
 if TYPE_CHECKING:
-    from harness.api import LoadedRun, aresume, arun, list_runs, load_run, reeval, resume, run
     from harness.features.budget import BudgetReached as BudgetReached
     from harness.features.compare.command import compare as compare
     from harness.features.exports.command import export as export
     from harness.features.leaderboard.command import leaderboard as leaderboard
+    from harness.features.python.interface import LoadedRun as LoadedRun
+    from harness.features.python.interface import aresume as aresume
+    from harness.features.python.interface import arun as arun
+    from harness.features.python.interface import list_runs as list_runs
+    from harness.features.python.interface import load_run as load_run
+    from harness.features.python.interface import reeval as reeval
+    from harness.features.python.interface import resume as resume
+    from harness.features.python.interface import run as run
     from harness.features.verify.command import verify as verify
 
 
 def __getattr__(name: str) -> Any:
-    """Load the Python interface when it is used: it needs the whole engine, and authors of benchmarks do not."""
-    if name in __all__:
-        return getattr(import_module("harness.api"), name)
     if name in OF_FEATURES and (found := import_module("harness.feature").function(name)):
         return found
     raise AttributeError(f"harness offers no {name}")

@@ -106,17 +106,6 @@ class Metric:
         """Return an interval as text in brackets, without its unit; `n/a` for None."""
         return "n/a" if interval is None else f"[{', '.join(self.text(end, signed=signed) for end in interval)}]"
 
-    @property
-    def notable(self) -> float | None:
-        """Return the smallest difference of interest: one percentage point, or 1 % of the range of another unit.
-
-        Return None if that range has no bounds.
-        """
-        low, high = self.bounds or (None, None)
-        if self.unit is None:
-            return 0.01
-        return None if low is None or high is None else 0.01 * (high - low)
-
     def within(self, value: float) -> float | None:
         """Return the value if one user can have it, else None. One that misses a bound by rounding is set to it."""
         low, high = self.bounds or (None, None)

@@ -298,10 +298,10 @@ def _of_shares(shares: tuple[Cost, ...]) -> Cost:
     return structs.replace(made, price=shares[-1].price, amount=whole.amount, low=low, high=high, shares=shares)
 
 
-COUNTS = (
+REPORTED = (
     *("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "requests_without_usage"),
-    *("estimated_prompt_tokens", "estimated_completion_tokens"),
 )
+COUNTS = (*REPORTED, "estimated_prompt_tokens", "estimated_completion_tokens")
 
 
 def cost_of(usage: RunUsage, price: Price | None, most: int | None = None, seen: RunUsage | None = None) -> Cost:
@@ -311,12 +311,7 @@ def cost_of(usage: RunUsage, price: Price | None, most: int | None = None, seen:
     """
     seen = seen or usage
     made = Cost(
-        requests=usage.requests,
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-        reasoning_tokens=usage.reasoning_tokens,
-        requests_without_usage=usage.requests_without_usage,
+        **{name: getattr(usage, name) for name in REPORTED},
         estimated_prompt_tokens=_estimated(usage.unknown_prompt, seen.seen_prompt_tokens, seen.sent),
         estimated_completion_tokens=_estimated(usage.unknown_completion, seen.seen_tokens, seen.seen_bytes),
     )

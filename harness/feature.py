@@ -28,24 +28,26 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
-    *("settings", "supervision", "notebook", "imports", "prices", "replicas", "plays", "documents", "samples"),
-    *("remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
+    *("settings", "supervision", "dashboard", "rescoring", "imports", "prices", "replicas", "plays", "documents"),
+    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
     *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
-    *("config", "completion"),
+    *("endpoint_file", "config", "completion", "python", "trust", "extra"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING, EVERY = frozenset({"run", "resume"}), frozenset({"*"})
-"""Commands that play; and all commands but `trust`."""
+"""Commands that play; and all that are not `alone`."""
 
 
 class Command(NamedTuple):
     """A command: its module, which has `execute(options)`, a sentence for the help, and its class of options in
-    `package.module:Class`; without, the module's `Options`."""
+    `package.module:Class`; without, the module's `Options`. One that is `alone` takes neither a settings file nor the
+    options of every command."""
 
     module: str
     does: str
     options: str = ""
+    alone: bool = False
 
 
 class Column(NamedTuple):
@@ -100,7 +102,7 @@ class Foreign(Protocol):
         """Return the row of `status`, with the columns of `usage`."""
 
     def scored_again(self, chosen: Any) -> Any:
-        """Score them, as `chosen` (`harness.analysis.rescoring`)."""
+        """Score them, as `chosen` (`harness.features.rescoring.rescoring`)."""
 
 
 @dataclass(frozen=True)

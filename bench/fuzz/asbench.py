@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.fuzz import scratch
-from harness.config import config_file as asbench
 from harness.errors import BadInput
+from harness.features.endpoint_file import file as asbench
 
 EXPECTED = (BadInput,)
 MOST_BYTES = 256

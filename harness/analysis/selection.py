@@ -65,11 +65,9 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
 def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
     """Return runs without the complete parts of a whole run that is among them: it has their users."""
     there = {(run.name, run.files.subset) for run in found}
-    return [run for run in found if run.manifest.state != COMPLETE or (_whole_of(run), run.files.subset) not in there]
-
-
-def _whole_of(run: SavedRun) -> str | None:
-    return whole_of(run.name, run.manifest.selection.get("part"))
+    wholes = [(whole_of(run.name, run.manifest.selection.get("part")), run.files.subset) for run in found]
+    pairs = zip(found, wholes, strict=True)
+    return [run for run, whole in pairs if run.manifest.state != COMPLETE or whole not in there]
 
 
 def find_imported(args: Selected) -> tuple[list[Foreign], int]:

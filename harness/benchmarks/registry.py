@@ -47,7 +47,7 @@ the extras of a benchmark may be missing."""
 
 
 class Command(NamedTuple):
-    """A command that only one benchmark has: its module, and a sentence for the help. See `harness.commands.extra`."""
+    """A command that only one benchmark has: its module, and a sentence for the help."""
 
     module: str
     does: str

@@ -45,12 +45,10 @@ class Printer:
         self._console, self._extensions, self._alone = console, extensions, alone
 
     def __call__(self, event: Event) -> None:
-        match event:
-            case events.Failed(what, error):
-                tell(f"{what}: {error}")
-            case _:
-                for words in self._lines(event):
-                    self._console.print(words, **PLAIN)
+        if isinstance(event, events.Failed):
+            tell(f"{event.what}: {event.error}")
+        for words in self._lines(event):
+            self._console.print(words, **PLAIN)
 
     def _lines(self, event: Event) -> Iterator[str]:
         match event:

@@ -27,32 +27,21 @@ from harness.model import JSON
 from harness.option import Option, options_of
 from harness.printable import on_one_line
 
-TRUST, RUN = "trust", "run"
-"""`trust` decides whether a settings file counts: it reads none itself."""
-ALL, EXTRA = "--help-all", "harness.commands.extra"
+RUN = "run"
+ALL = "--help-all"
 CORE: Mapping[str, str] = {
     RUN: "run a benchmark against a model; continues an unfinished run of the same configuration",
     "resume": "continue unfinished runs, each with its own endpoint",
-    "reeval": "score saved answers again, without any request",
     "report": "make the pages of a run again, or without a name one page over all runs",
     "status": "show the state of every run",
-}
-LAST: Mapping[str, str] = {
-    TRUST: "allow the settings file and the providers file of this folder, as they are now",
 }
 QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.options:ResumeOptions"}
 """Classes of options apart from the module of their command, which takes a while to import."""
 
 
-def _of_core(listed: Mapping[str, str]) -> dict[str, Command]:
-    return {name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in listed.items()}
-
-
 COMMANDS: Mapping[str, Command] = {
-    **_of_core(CORE),
-    **{name: Command(EXTRA, one.does, one.module) for name, one in registry.COMMANDS.items()},
+    **{name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in CORE.items()},
     **{name: command for feature in features() for name, command in feature.commands.items()},
-    **_of_core(LAST),
 }
 
 
@@ -118,7 +107,7 @@ def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[st
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
     for one, other in _rivals(interface.own, typed):
         raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
-    of_file = function("settings_of") if interface.command != TRUST else None
+    of_file = None if COMMANDS[interface.command].alone else function("settings_of")
     given = of_file(interface, typed) if of_file else options.Given()
     if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
@@ -143,6 +132,8 @@ def called(
     """Return a command with options of the Python interface, by keyword: None is what the settings file or the default
     says. `features` are objects of their classes of options. Raise `BadInput` with the keyword of a value that cannot
     be used."""
+    if name not in COMMANDS:
+        raise BadInput(f"`{name}` is of a feature that is not there")
     interface = Interface(name, shape(name))
     if name == RUN:
         interface = of_benchmark(interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK)))
@@ -172,12 +163,9 @@ def called(
 def shape(name: str) -> type[options.Options]:
     """Return the class of a command's options: its own and those that features add."""
     command = COMMANDS[name]
-    if command.module == EXTRA:
-        own = import_module(EXTRA).options_of(command.options)
-    else:
-        module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
-        own = getattr(import_module(module), attribute)
-    wanted = {name} if name == TRUST else {name, *EVERY}
+    module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
+    own = getattr(import_module(module), attribute)
+    wanted = {name} if command.alone else {name, *EVERY}
     added = [cls for one in features() for cls, names in one.options.items() if not wanted.isdisjoint(names)]
     made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(
         type(own.__name__, (*reversed(added), own), {"__doc__": f"Options of `{name}`."})
@@ -218,16 +206,6 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
     return defaults.BENCHMARK
 
 
-def all_options() -> dict[str, list[Option]]:
-    """Return all options of all commands, by their flags without dashes."""
-    found: dict[str, list[Option]] = {"help": [], "help-all": []}
-    for name in COMMANDS:
-        for one in built(name, ()).every:
-            for flag in one.flags:
-                found.setdefault(flag.lstrip("-"), []).append(one)
-    return found
-
-
 def settings_of(flag: str) -> str | None:
     """Return the benchmark that ships and has this flag, None if none has it."""
     return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
@@ -249,7 +227,8 @@ def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | Non
     whole = (ALL in words if whole is None else whole) or not layered
     examples = "".join(f"  {line}\n" for line in interface.cls.examples)
     parts = [f"examples:\n{examples}" if examples else ""]
-    parts += [] if whole else [f"`harness {name} {ALL}` lists {len(every) - _everyday(every)} more options"]
+    more = sum(not one.everyday for one in every)
+    parts += [] if whole else [f"`harness {name} {ALL}` lists {more} more options"]
     made = Parser(
         words,
         every,
@@ -265,10 +244,6 @@ def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | Non
         groups[one.group] = within
         add(within, one, hidden=not (whole or one.everyday))
     return made
-
-
-def _everyday(every: Sequence[Option]) -> int:
-    return sum(one.everyday for one in every)
 
 
 def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
@@ -324,11 +299,8 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
-        return (
-            f"unknown option {flag}{near(flag, self._every)}"
-            if not (owner := settings_of(flag))
-            else (f"{flag} is an option of `run {owner}`")
-        )
+        owner = settings_of(flag)
+        return f"{flag} is an option of `run {owner}`" if owner else f"unknown option {flag}{near(flag, self._every)}"
 
     def error(self, message: str) -> NoReturn:
         words = on_one_line(secrets.scrubber(self._words, os.environ)(message))

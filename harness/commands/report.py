@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis import selection
-from harness.analysis.rescoring import report_of
+from harness.analysis.reporting import report_of
 from harness.benchmarks.reports import Report, loaded
 from harness.config import options
 from harness.errors import BadInput, ExitCode

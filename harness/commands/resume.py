@@ -94,14 +94,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        way=Way(
-            found,
-            today or manifest.price,
-            providers_file=str(args.providers.resolve()) if args.providers else provenance.get("providers_file"),
-            headers=tuple(name for name, _ in args.extra_header),
-            address_from="--api-url" if args.api_url else None if args.provider else provenance.get("address_from"),
-            ca_file=args.ca_file or provenance.get("ca_file"),
-        ),
+        way=Way.of(args, found, today or manifest.price, provenance),
         tuning=tuning,
         selection=manifest.selection,
         terms=Terms(

@@ -3,62 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from harness import defaults
 from harness.benchmark import Benchmark, files_needed
-from harness.benchmarks import registry, settings
+from harness.benchmarks import settings
 from harness.chat import Asking
-from harness.commands import reeval
 from harness.commands.launch import launch
-from harness.commands.parser import shape
-from harness.config import config_file, models, options, providers
+from harness.config import models, options, providers
 from harness.config.models import Model
 from harness.config.options import RunOptions
 from harness.config.plan import Plan, Terms, Way
-from harness.config.providers import Book, QueuedModel
 from harness.engine.extension import Extension
 from harness.errors import BadInput
-from harness.feature import extensions, how_to_get, reported, takeovers
+from harness.feature import extensions, function, how_to_get, reported, takeovers
 from harness.model import JSON
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console
-from harness.ui.streams import tell
 
 
 def execute(args: RunOptions) -> int:
-    switched_on = extensions(args)
-    others: list[Callable[[RunOptions], int]] = [*([_reeval] if args.reeval else ()), *takeovers("run", args)]
+    switched_on, others = extensions(args), takeovers("run", args)
     if len(others) > 1:
-        raise BadInput("--reeval and such options each do something else instead of playing: give one of them")
-    if not args.reeval:
-        args = replace(args, model=_models(args))
-    if others:
-        return others[0](args)
+        raise BadInput("two of these options each do something else instead of playing: give one of them")
+    for other in others:
+        return other(args)
     chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
     return launch(chosen, screen, switched_on, reported=partial(reported, args), caller=args)
-
-
-def _reeval(args: RunOptions) -> int:
-    tasks: Path | None = args.tasks_dir
-    if args.demo or tasks == defaults.TASKS_FOLDER:
-        tasks = defaults.SAMPLE_FOLDER if args.demo else None
-    book = providers.read(args.providers, os.environ)
-    chosen: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)]
-    given: JSON = {
-        **vars(args),
-        "tasks_dir": tasks,
-        "runs": [args.name] if args.name else [],
-        "benchmark": None if registry.is_shipped(args.benchmark) else args.benchmark,  # None: runs of any
-    }
-    cls: Any = shape("reeval")
-    known = {name: value for name, value in given.items() if name in cls.__dataclass_fields__}
-    return max([reeval.execute(cls(**{**known, "model": model})) for model in chosen or [None]])
 
 
 def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
@@ -66,13 +41,12 @@ def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = T
 
     Keys are checked only for plans that are to be sent.
     """
-    cls = args.found()
-    given = _config(args)
+    args, cls = _completed(args), args.found()
     book = providers.read(args.providers, os.environ)
-    entries = _entries(args, given, book)
+    entries = models.entries(args, book, args.model)
     subsets = options.subsets(cls, args.platform)
     missing: list[str] = []
-    made = [models.resolve(entry, given, book, args, missing) for entry in entries]
+    made = [models.resolve(entry, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
     if not missing and _absent(cls, subsets, folder):
         for extension in switched_on:
@@ -101,15 +75,10 @@ def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = T
     ]
 
 
-def _entries(args: RunOptions, given: config_file.Config | None, book: Book) -> list[QueuedModel]:
-    named = [given.model] if given and not args.model and args.queue is None else args.model
-    return models.entries(args, book, named)
-
-
 def names(args: RunOptions) -> set[str]:
     """Return the names of the runs that a command which has been executed was for."""
-    book = providers.read(args.providers, os.environ)
-    entries = _entries(args, config_file.read(args.config) if args.config else None, book)
+    args, book = _completed(args), providers.read(args.providers, os.environ)
+    entries = models.entries(args, book, args.model)
     chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
     switched_on, selection = extensions(args), _selection(args)
     return {_chosen(options.run_name(name, model), selection, switched_on)[0] for name, model in chosen}
@@ -144,14 +113,7 @@ def _plan(
         sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.configuration.temperature),
         tasks=tasks,
         results=args.results_dir,
-        way=Way(
-            model.found,
-            model.price,
-            providers_file=str(args.providers.resolve()) if args.providers else None,
-            headers=tuple(name for name, _ in args.extra_header),
-            address_from="--api-url" if args.api_url else None,
-            ca_file=args.ca_file,
-        ),
+        way=Way.of(args, model.found, model.price, {}),
         tuning=tuning,
         selection=selection,
         terms=Terms(
@@ -180,29 +142,23 @@ def _selection(args: RunOptions) -> Selection:
     return chosen
 
 
-def _models(args: RunOptions) -> list[str]:
-    """Return the models that are named; where nothing names one, the baseline of a demo. Raise `BadInput`."""
-    named = list(args.model)
-    if named or args.queue is not None or args.config is not None:
-        return named
+def _completed(args: RunOptions) -> RunOptions:
+    """Return options with a feature's endpoint, and a model if no option names any. Raise `BadInput`."""
+    of_feature = function("endpoint_of")
+    args = replace(args, endpoint=of_feature and of_feature(args))
+    return args if args.model or args.queue is not None else replace(args, model=[_model(args)])
+
+
+def _model(args: RunOptions) -> str:
+    """Return the model of an endpoint that a feature names, else the baseline of a demo. Raise `BadInput`."""
+    if args.endpoint:
+        return args.endpoint.model
     cls = args.found()
     floor = cls.about.floor or next(iter(cls.baselines), None)
     if floor and args.demo and not (args.api_url or args.provider):
-        return [f"{defaults.BASELINE_PREFIX}{floor}"]
+        return f"{defaults.BASELINE_PREFIX}{floor}"
     hint = f" ({defaults.BASELINE_PREFIX}{floor} needs no endpoint)" if floor else ""
     raise BadInput(f"which model? name it with --model, as the endpoint does{hint}")
-
-
-def _config(args: RunOptions) -> config_file.Config | None:
-    """Return what `--config` contains."""
-    if args.config is None:
-        return None
-    if args.api_url or args.api_key or args.api_key_file or args.provider:
-        raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")
-    given = config_file.read(args.config)
-    if given.others:
-        tell(f"{given.path}: only the first of its {given.others + 1} endpoints is used")
-    return given
 
 
 def _learned(folder: Path, subsets: tuple[str, ...]) -> JSON:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
@@ -20,15 +23,14 @@ from harness.config import options
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.feature import features, pending
+from harness.feature import Column, features, pending
 from harness.model import JSON
 from harness.printable import on_one_line
 from harness.store.lock import held
 from harness.store.log import objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import bill_of
-from harness.ui import table
-from harness.ui.cells import Screen
+from harness.ui.cells import to_left, to_right
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
@@ -38,13 +40,26 @@ COLUMNS = ("name", "subset", "model", "state", *NUMBERS, "cost")
 HEADS = ("name", "model")
 WORTH = (*TOKENS, "requests", "percent", "repeats", "updated", "cost", "failed", "users", "done", "state", "subset")
 """From the least to the most: what a narrow terminal has no room for is left out in this order, others before."""
-WIDEST = 1_000_000
-"""More cells than any table has, so that a table gets its natural width."""
+GAP = "  "
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.AsJson, options.ResultsFolder, options.TasksFolder, options.Which):
     """Which runs to show."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Where room is short, columns of the least `worth` are left out first."""
+
+    heading: str
+    cells: Sequence[str]
+    worth: int
+    left: bool
+
+    @property
+    def width(self) -> int:
+        return max(map(cell_len, (self.heading, *self.cells)))
 
 
 def execute(args: Options) -> int:
@@ -75,31 +90,49 @@ def _percent(row: JSON) -> int | None:
 def _print(rows: list[JSON]) -> None:
     """Print a table: in a file or pipe, which programs read, each run on one line; on a terminal no wider than it."""
     screen, columns = console(), _columns(rows)
-    shown = table.rows(Screen(WIDEST, 1), columns, [0.0] * len(rows))
+    shown = _lines(columns)
     if not screen.is_terminal or max(line.cell_len for line in shown) <= screen.width:
         screen.print(*shown, sep="\n", soft_wrap=True)
     else:
         _print_narrow(screen, rows, [column for column in columns if column.heading not in HEADS])
 
 
-def _print_narrow(screen: Console, rows: list[JSON], columns: list[table.Column]) -> None:
+def _lines(columns: Sequence[_Column]) -> list[Text]:
+    """Return a heading and a line for each row."""
+    whole = zip(*[(column.heading, *column.cells) for column in columns], strict=True)
+    heading, *lines = [
+        GAP.join([(to_left if of.left else to_right)(cell, of.width) for cell, of in zip(cells, columns, strict=True)])
+        for cells in whole
+    ]
+    return [Text(heading.rstrip(), style="dim"), *[Text(line.rstrip()) for line in lines]]
+
+
+def _fitting(width: int, columns: Sequence[_Column]) -> list[_Column]:
+    """Return the columns that so many cells have room for: at least the one of most worth."""
+    kept = list(columns)
+    while len(kept) > 1 and sum(column.width + len(GAP) for column in kept) - len(GAP) > width:
+        kept.remove(min(kept, key=attrgetter("worth")))
+    return kept
+
+
+def _print_narrow(screen: Console, rows: list[JSON], columns: list[_Column]) -> None:
     """Print name and model above the rows of a run, without the columns of least worth; say which ones are missing.
 
     A longer name is left to the terminal to wrap, so that it can be copied.
     """
     columns = [replace(columns[0], cells=[f"  {cell}" for cell in columns[0].cells]), *columns[1:]]
-    fitting = table.fitting(screen.width, columns)
-    heading, *lines = table.rows(Screen(screen.width, 1), fitting, [0.0] * len(rows))
+    fitting = _fitting(screen.width, columns)
+    heading, *lines = _lines(fitting)
     screen.print(heading, soft_wrap=True)
     for above, run in groupby(zip(rows, lines, strict=True), lambda pair: [pair[0][name] for name in HEADS]):
-        screen.print(table.GAP.join(map(str, above)), *(line for _, line in run), sep="\n", soft_wrap=True)
+        screen.print(GAP.join(map(str, above)), *(line for _, line in run), sep="\n", soft_wrap=True)
     if missing := [column.heading for column in columns if column not in fitting]:
         screen.print(f"no room for {', '.join(missing)}: widen the terminal, or use --json")
 
 
-def _columns(rows: list[JSON]) -> list[table.Column]:
+def _columns(rows: list[JSON]) -> list[_Column]:
     """Return the columns that some row has, as text."""
-    more = [feature.column for feature in features() if feature.column]
+    more = _further()
     there = {name: any(name in row for row in rows) for name in ("repeats", *[column.name for column in more])}
     there["cost"] = any(_money(row["cost"]) for row in rows)
     names = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
@@ -113,7 +146,7 @@ def _columns(rows: list[JSON]) -> list[table.Column]:
         return on_one_line(words.get(name, str)(row[name])) + plus
 
     return [
-        table.Column(
+        _Column(
             name.removesuffix("_tokens"),
             [cell(row, name) for row in rows],
             worth=WORTH.index(name) if name in WORTH else -1,
@@ -148,14 +181,13 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
-        **_of_features(run),
+        **{column.name: of for column in _further() if (of := column.of(run.files, run.manifest)) is not None},
     }
 
 
-def _of_features(run: SavedRun) -> JSON:
-    """Return the members of a run's row that features have."""
-    columns = [feature.column for feature in features() if feature.column]
-    return {column.name: of for column in columns if (of := column.of(run.files, run.manifest)) is not None}
+def _further() -> list[Column]:
+    """Return the columns of features."""
+    return [feature.column for feature in features() if feature.column]
 
 
 def _usage(run: SavedRun) -> JSON:

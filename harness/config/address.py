@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from harness.benchmarks.files import content, is_descriptor
-from harness.config import config_file, providers
+from harness.config import providers
 from harness.config.options import Fallback, Session
 from harness.config.origin import UNKNOWN
 from harness.config.providers import Provider
@@ -24,6 +24,7 @@ from harness.config.secrets import LARGEST_KEY_FILE
 from harness.defaults import OPENAI_URL
 from harness.endpoint.address import Address, public_url
 from harness.errors import BadInput
+from harness.feature import function
 from harness.model import JSON
 
 MISSING = (
@@ -94,6 +95,8 @@ def find(args: Session, environment: Mapping[str, str], provider: Provider | Non
 
     Raise `BadInput` if a provider's address, key or headers are missing.
     """
+    if given := args.endpoint:
+        return at([given.url], (given.key, given.key_from), args, environment)
     key = _explicit_key(args)
     if provider is not None:
         return _at_provider(provider, args, environment, key)
@@ -257,9 +260,13 @@ class _Earlier:
         Raise `BadInput` if only the run's manifest assigns the key to the address, and it is not the key used before:
         the file or variable may hold another key now.
         """
-        key, shown, check = self._key_in(key_from, urls), _shown(urls), self.provenance.get("key_check")
-        assigned = key_from.startswith(config_file.FROM_CONFIG) or _address_of(key_from, self.environment) is not None
-        if not assigned and not (check and _is_same(key, check)):
+        named, shown = function("endpoint_again"), _shown(urls)
+        if named and (given := named(key_from)):
+            if public_url(given.url) != shown or given.key is None:
+                raise BadInput(f"{self.run} ran on {shown}, and {given.source} now names {public_url(given.url)}")
+            return given.key, key_from
+        key, check = self._key_in(key_from, urls), self.provenance.get("key_check")
+        if _address_of(key_from, self.environment) is None and not (check and _is_same(key, check)):
             raise BadInput(
                 f"the key in {key_from.removeprefix(FROM_FILE)} is not the one that {self.run} was run with: "
                 f"give --api-url {shown} with it if it is for that address"
@@ -270,11 +277,6 @@ class _Earlier:
         run, shown = self.run, _shown(urls)
         if key_from.startswith(FROM_FILE) and not is_descriptor(path := Path(key_from.removeprefix(FROM_FILE))):
             return _key_of_file(path)
-        if key_from.startswith(config_file.FROM_CONFIG):
-            given = config_file.read(Path(key_from.removeprefix(config_file.FROM_CONFIG)))
-            if public_url(given.url) != shown or given.key is None:
-                raise BadInput(f"{run} ran on {shown}, and {given.path} now names {public_url(given.url)}")
-            return given.key
         if key_from == "--api-key" or key_from.startswith(FROM_FILE):
             raise BadInput(f"{run} was given its key by {key_from}: give it again, for {shown}")
         if key_from not in BASES:

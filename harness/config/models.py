@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import defaults
-from harness.config import address, config_file, options, providers
+from harness.config import address, options, providers
 from harness.config.options import RunOptions
 from harness.config.providers import Book, Provider, QueuedModel
 from harness.cost import Price
@@ -22,6 +22,8 @@ from harness.model import JSON, Message, Request
 from harness.ui.streams import tell
 
 OWN_MEMBERS = frozenset({"model", "messages"})
+PARAMETERS = ("temperature", "top_p", "seed", "max_tokens")
+"""Of requests: options of a command, and fields of an entry of a queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +42,10 @@ class Model:
     queued: Mapping[str, Any]
 
 
-def resolve(
-    entry: QueuedModel, given: config_file.Config | None, book: Book, args: RunOptions, missing: list[str]
-) -> Model | None:
+def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]) -> Model | None:
     """Return the model of an entry, None if something is missing, which is added to `missing`."""
-    whole = bool(args.provider or args.config)
-    if not whole and (near := providers.misspelt(entry.model, book)):
+    placed = bool(args.provider or args.endpoint)
+    if not placed and (near := providers.misspelt(entry.model, book)):
         name, _, rest = entry.model.partition(":")
         words = f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the model's own name, "
         missing.append(f"{words}name its provider with --provider.)")
@@ -53,40 +53,24 @@ def resolve(
     provider_name, model = named(entry, args, book)
     run_name = options.new_run_name(args.name or entry.name, model)
     provider = provider_named(provider_name, book, args)
-    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or given or provider)
-    found = None
+    unknown = None if provider or placed else providers.unknown_provider(model, book)
+    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or args.endpoint or provider)
     try:
-        if not baseline:
-            found = (
-                address.at([given.url], (given.key, given.key_from), args, os.environ)
-                if given
-                else address.find(args, os.environ, provider)
-            )
+        found = None if baseline else address.find(args, os.environ, provider)
         for one in found.addresses if found else ():
             usable(one)
     except BadInput as error:
         missing.append(str(error))
         return None
     if found is None and not baseline:
-        missing += filter(None, (address.MISSING, providers.unknown_provider(model, book)))
-    elif (
-        found
-        and not (provider or given)
-        and "/" in model.partition(":")[2]
-        and (why := providers.unknown_provider(model, book))
-    ):
-        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {why}")
+        missing += filter(None, (address.MISSING, unknown))
+    elif found and unknown and "/" in model.partition(":")[2]:
+        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {unknown}")
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
-    sampling = Sampling(
-        model,
-        _first(args.temperature, entry.temperature),
-        _first(args.top_p, entry.top_p),
-        _first(args.seed, entry.seed),
-        _first(args.max_tokens, entry.max_tokens),
-        extra,
-    )
+    by_user = {name: getattr(args if getattr(args, name) is not None else entry, name) for name in PARAMETERS}
+    sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
-    pace = pace_of(provider) if provider else given.tuning if given else {}
+    pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
     return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.features)
 
 
@@ -108,8 +92,8 @@ def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
 
 
 def named(entry: QueuedModel, args: RunOptions, book: Book) -> tuple[str | None, str]:
-    """Return provider and model of an entry. With `--provider` or `--config` the whole name is the model."""
-    if args.provider or args.config:
+    """Return provider and model of an entry. With an address of its own the whole name is the model."""
+    if args.provider or args.endpoint:
         return args.provider, entry.model
     return providers.split_model(entry.model, book)
 
@@ -162,11 +146,6 @@ def pace_of(provider: Provider) -> JSON:
     if provider.concurrency is not None:
         pace["concurrency"] = None if provider.concurrency == defaults.AUTO else provider.concurrency
     return pace
-
-
-def _first(*values: Any) -> Any:
-    """Return the first that is not None."""
-    return next((value for value in values if value is not None), None)
 
 
 def _check_encodable(sampling: Sampling) -> None:

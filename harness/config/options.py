@@ -91,6 +91,19 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint that a feature's option names: its address, its key and where the manifest says that this is from,
+    its model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+
+    url: str
+    key: str | None = field(repr=False)
+    key_from: str | None
+    model: str
+    tuning: JSON
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
     values as words of a command line."""
@@ -213,10 +226,11 @@ of_request = partial(option, group=REQUEST)
 class Session(ResultsFolder):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
     earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
-    play in a loop that runs already."""
+    play in a loop that runs already. `endpoint` is that of a feature."""
 
     progress: Callable[[Snapshots], None] | None = None
     run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
+    endpoint: Endpoint | None = None
     api_url: Sequence[str] | None = of_endpoint(
         "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",
         unit="URL", flags="--api-url --api_url --base-url", everyday=True,
@@ -300,7 +314,6 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         + ", ".join(registry.baselines()),
         unit="[PROVIDER:]MODEL", own=True, everyday=True,
     )  # fmt: skip
-    config: Path | None = option(None, "YAML file with a list `llm`: address, key, model, concurrency")
     queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
     name: str | None = option(
@@ -329,7 +342,6 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     restart: bool = option(
         False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
     )
-    reeval: bool = option(False, "score the saved answers again instead, as `reeval` does")
     temperature: float | None = of_request(
         None,
         f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",

@@ -22,6 +22,7 @@ from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
 from harness.benchmarks.registry import check_baseline
 from harness.config.address import Found, key_check
+from harness.config.options import Session
 from harness.cost import Price
 from harness.endpoint.request_body import Sampling
 from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
@@ -45,6 +46,18 @@ class Way:
     headers: tuple[str, ...] = ()
     address_from: str | None = None
     ca_file: str | None = None
+
+    @classmethod
+    def of(cls, args: Session, found: Found | None, price: Price | None, earlier: Mapping[str, Any]) -> Way:
+        """Return the way of a command; what it does not say is as in an `earlier` provenance."""
+        return cls(
+            found,
+            price,
+            str(args.providers.resolve()) if args.providers else earlier.get("providers_file"),
+            tuple(name for name, _ in args.extra_header),
+            "--api-url" if args.api_url else None if args.provider else earlier.get("address_from"),
+            args.ca_file or earlier.get("ca_file"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from harness.benchmarks.files import content
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput
 from harness.model import JSON
 from harness.ui.streams import tell
 
@@ -76,26 +76,6 @@ def document(path: Path, data: bytes | None = None) -> Document:
         raise BadInput(f"{path}{f', {place[1]}' if place else ''}: expected TOML in UTF-8") from None
 
 
-def allow(path: Path, data: bytes, environment: Mapping[str, str]) -> Path:
-    """Record that a file of the current folder counts as long as it has these bytes. Return the record's path.
-
-    Raise `MachineError` if the record cannot be written.
-    """
-    record = _record(path, environment)
-    if record is None:
-        raise MachineError(f"there is no folder for the record, since HOME is not set: name {path} with an option")
-    try:
-        write_private(record, b"%s  %s\n" % (sha256(data).hexdigest().encode(), os.fsencode(path.absolute())))
-    except OSError as error:
-        raise MachineError(f"cannot write {record}: {error.strerror}") from None
-    return record
-
-
-def is_allowed(path: Path, data: bytes, environment: Mapping[str, str]) -> bool:
-    """Return whether the record of a file has the hash of these bytes."""
-    return _digest(path, environment) == sha256(data).hexdigest()
-
-
 def read_private(path: Path, most: int) -> bytes | None:
     """Return the bytes of a file of at most `most` bytes, None if another user can have written it, or can read it."""
     try:
@@ -127,7 +107,7 @@ def write_private(path: Path, data: bytes, place: Callable[[Path, Path], None] =
 
 def _allowed(path: Path, environment: Mapping[str, str]) -> bytes | None:
     """Return the content of a file that its user has allowed. Otherwise print that it is left out, and return None."""
-    if (digest := _digest(path, environment)) is not None:
+    if (digest := digest_of(path, environment)) is not None:
         try:
             data = content(path, LARGEST)
         except OSError:
@@ -145,13 +125,14 @@ def _say_ignored(path: Path, *, has_changed: bool) -> None:
     tell(f"{path.name} {why} and is ignored: `harness trust` shows it and allows it")
 
 
-def _digest(path: Path, environment: Mapping[str, str]) -> str | None:
-    record = _record(path, environment)
+def digest_of(path: Path, environment: Mapping[str, str]) -> str | None:
+    """Return the SHA-256 with which a file was allowed, None if it was not."""
+    record = record_of(path, environment)
     found = read_private(record, 1 << 16) if record else None
     return found.partition(b" ")[0].decode("ascii", "replace") if found else None
 
 
-def _record(path: Path, environment: Mapping[str, str]) -> Path | None:
+def record_of(path: Path, environment: Mapping[str, str]) -> Path | None:
     """Return where the record of a file is. A link at the path is another file than the one that it leads to."""
     folder = user_folder(environment, "XDG_STATE_HOME", ".local/state")
     name = sha256(os.fsencode(path.absolute())).hexdigest()

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-import orjson
 from msgspec import structs
 from yarl import URL
 
@@ -36,8 +35,8 @@ from harness.endpoint.requested_wait import exhausted
 from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received
 from harness.endpoint.wire import NotConnected, Wire, Wires, head
-from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
-from harness.model import JSON, Completion
+from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
+from harness.model import Completion
 
 VERSION = re.compile(r"/v\d")
 """How a part of a path begins that most addresses end in."""
@@ -69,6 +68,7 @@ class Client:
 
     `timeout` bounds a request; if its reply streams, the time until the first byte. From then on only `stall` counts,
     the time without a single byte, since a long thought that streams is not dead; `LONGEST_STREAM` bounds the whole.
+    `base`, `headers` and `proxy` are those of its requests, for further calls, `errors` what these may raise.
     `shares_with` is an open client of the same server, for its connections. `on_exhausted` is called with
     the seconds until a used-up quota resets.
     """
@@ -90,21 +90,21 @@ class Client:
         check(address)
         parts = urlsplit(address.url)
         base = parts._replace(path=parts.path.rstrip("/").removesuffix("/chat/completions"))
-        self._base = base
+        self.base = base
         self._url = base._replace(path=base.path + "/chat/completions").geturl()
         self._public = public_url(self._url)
         self._way = connection(address, connections)
-        self._proxy = self._way.proxy
-        self._errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
-        self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self._errors)
-        self._shown = address.shown
+        self.proxy = self._way.proxy
+        self.errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
+        self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self.errors)
+        self.shown = address.shown
         self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
         headers = {**address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
-        self._headers = headers
-        self._timeout = timeout
+        self.headers = headers
+        self.timeout = timeout
         self._stall = stall
         self._clock = clock
         self._deadlines = Deadlines(timeout, clock, stall)
@@ -118,7 +118,7 @@ class Client:
             self._wires, self._session = self._shares_with._wires, self._shares_with._session
         else:
             self._wires = Wires(self._way.trust, self._connections, LARGEST_REPLY)
-            self._session = self._sessions() if self._way.via else None
+            self._session = self.sessions() if self._way.via else None
         self._sweeper = asyncio.create_task(self._sweep())
         return self
 
@@ -131,7 +131,7 @@ class Client:
             if self._session is not None:
                 await self._session.close()
 
-    def _sessions(self, read: float | None = None) -> aiohttp.ClientSession:
+    def sessions(self, read: float | None = None) -> aiohttp.ClientSession:
         """Return a session, which is to be closed; `read` are seconds between two pieces of a reply."""
         return aiohttp.ClientSession(
             connector=self._way.connector(),
@@ -144,7 +144,7 @@ class Client:
     def _target(self) -> tuple[URL, dict[str, str], bytes]:
         """Return the address and the headers of every request, and its head. Raise `aiohttp.InvalidURL`."""
         try:
-            url, headers = URL(self._url), self._headers
+            url, headers = URL(self._url), self.headers
             if url.user is not None:
                 basic = b64encode(f"{url.user}:{url.password or ''}".encode("latin-1")).decode()
                 url, headers = url.with_user(None), {**headers, "Authorization": f"Basic {basic}"}
@@ -172,7 +172,7 @@ class Client:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
-                    content = await _whole(response.content)
+                    content = await whole_body(response.content)
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_REPLY)
             finally:
@@ -180,10 +180,10 @@ class Client:
             headers = response.headers
             if wait := exhausted(headers, datetime.now(UTC)):
                 self._on_exhausted(wait)
-        except self._errors as error:
+        except self.errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
             unwatched = self._deadlines.stood_still(begun)
-            raise self._scrubbed(self._mapped(error, unwatched)) from None
+            raise self.scrubbed(self.mapped(error, unwatched)) from None
         except asyncio.CancelledError:
             passed = self._deadlines.passed(task)
             if passed is None:
@@ -198,74 +198,18 @@ class Client:
             else:
                 completion = self._read(response, content, body)
         except HarnessError as error:
-            raise self._scrubbed(self._named(error)) from None
+            raise self.scrubbed(self.named(error)) from None
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
-            completion = self._vetted(completion)
-        return Received(completion, self._shown, first_token)
+            completion = self.vetted(completion)
+        return Received(completion, self.shown, first_token)
 
     def _read(self, response: Response, content: bytes, body: bytes) -> Completion:
         """Return what a whole reply to `body` settles. Raise the error that it means otherwise."""
         if 200 <= response.status < 300:
             return replies.completion(content, response.headers.get("Content-Type", ""))
-        if response.status == PROXY_WANTS_CREDENTIALS and self._proxy is not None:
+        if response.status == PROXY_WANTS_CREDENTIALS and self.proxy is not None:
             raise self._proxy_fault(f"status {response.status}")
         return replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
-
-    def judged(self, status: int, reply: JSON, body: bytes) -> Received:
-        """Return what the reply to `body` settles that came in another way than by `send`. Raise as `send` does."""
-        try:
-            if 200 <= status < 300:
-                completion = replies.completion_of(reply)
-            else:
-                completion = replies.refused(status, {}, orjson.dumps(reply), datetime.now(UTC), body)
-        except HarnessError as error:
-            raise self._scrubbed(self._named(error)) from None
-        return Received(self._vetted(completion), self._shown)
-
-    async def call(
-        self, path: str, query: str = "", *, data: bytes | aiohttp.FormData | None = None, into: BinaryIO | None = None
-    ) -> JSON:
-        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write the reply `into` a
-        file, and return nothing of it. Raise `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`."""
-        whole = self._base._replace(
-            path=self._base.path + path, query="&".join(filter(None, (self._base.query, query)))
-        )
-        headers = {name: value for name, value in self._headers.items() if name != "Content-Type"}
-        if isinstance(data, bytes):
-            headers["Content-Type"] = "application/json"
-        try:
-            async with (
-                self._sessions(self._timeout) as session,
-                session.request(
-                    "GET" if data is None else "POST",
-                    URL(whole.geturl()),
-                    data=data,
-                    headers=headers,
-                    proxy=self._proxy,
-                    allow_redirects=False,
-                ) as response,
-            ):
-                if into is not None and response.status == 200:
-                    async for block in response.content.iter_any():
-                        _write(into, block)
-                    return {}
-                content = await _whole(response.content)
-        except self._errors as error:
-            error.__traceback__ = None  # as above
-            raise self._scrubbed(self._mapped(error)) from None
-        return self._object(response, content)
-
-    def _object(self, response: aiohttp.ClientResponse, content: bytes) -> JSON:
-        """Return the object that a plain call was answered with. Raise as `call` does."""
-        try:
-            if not 200 <= response.status < 300:
-                replies.refused(response.status, response.headers, content, datetime.now(UTC))
-                raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
-            if (made := replies.decoded(content)) is None:
-                raise TransportFault("bad_json", "the reply is not whole JSON")
-        except HarnessError as error:
-            raise self._scrubbed(self._named(error)) from None
-        return made
 
     async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> Response:
         """Return a reply to its head. Send once more if the server closed a connection that it may have found idle.
@@ -274,7 +218,7 @@ class Client:
         """
         url, headers, start = self._target
         if self._session is not None:
-            return await self._session.post(url, data=body, headers=headers, proxy=self._proxy, allow_redirects=False)
+            return await self._session.post(url, data=body, headers=headers, proxy=self.proxy, allow_redirects=False)
         await self._wires.places.acquire()
         try:
             if wire := self._wires.idle():
@@ -315,7 +259,7 @@ class Client:
     async def _streamed(self, response: Response, task: asyncio.Task[object]) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
         begun, first_token = self._deadlines.began(task), None
-        content, reply, longest = response.content, StreamedReply(LARGEST_REPLY), self._timeout * LONGEST_STREAM
+        content, reply, longest = response.content, StreamedReply(LARGEST_REPLY), self.timeout * LONGEST_STREAM
         try:
             while not reply.done and (block := await content.readany()):
                 lasted = self._deadlines.touch(task) - begun
@@ -335,7 +279,7 @@ class Client:
             await _linger(response)
         return whole, first_token
 
-    def _vetted(self, completion: Completion) -> Completion:
+    def vetted(self, completion: Completion) -> Completion:
         """Remove secrets from the endpoint's own words: the served model, why the reply ended, a refusal.
 
         A model's name without any is not checked again.
@@ -347,7 +291,7 @@ class Client:
         reason = reason if reason is None or reason in ENDS else hide(reason)
         return structs.replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
 
-    def _mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
+    def mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
         """Return the harness's error for one of the transport; `unwatched`: this machine stood still meanwhile.
 
         A connection that timed out then is no evidence against its address.
@@ -374,7 +318,7 @@ class Client:
             case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
                 return EndpointStopped(f"{self._public} is not an address that requests can be sent to")
             case aiohttp.ClientConnectorDNSError() | socket.gaierror():
-                host = getattr(error, "host", self._base.hostname)
+                host = getattr(error, "host", self.base.hostname)
                 return TransportFault("unknown_host", f"{self._public}: no address for {host}", unreachable=True)
             case ssl.SSLError():
                 detail = (
@@ -390,7 +334,7 @@ class Client:
         """Return the fault of a connection that was there."""
         match error:
             case TimeoutError():
-                return TransportFault("timeout", f"no whole reply within {self._timeout:g} s")
+                return TransportFault("timeout", f"no whole reply within {self.timeout:g} s")
             case aiohttp.ServerDisconnectedError():  # its own words may be half a head
                 return TransportFault("connection", "the endpoint closed the connection before its reply")
             case aiohttp.ClientPayloadError():
@@ -403,7 +347,7 @@ class Client:
     def _proxy_fault(self, why: str) -> TransportFault:
         return TransportFault("proxy", f"the proxy for {self._public} does not serve: {why}", unreachable=True)
 
-    def _named(self, error: HarnessError) -> HarnessError:
+    def named(self, error: HarnessError) -> HarnessError:
         """Return the error of a reply, with the address in it if the address may be wrong."""
         hint = "" if VERSION.search(self._public) else "; most addresses end in /v1"
         match error:
@@ -417,7 +361,7 @@ class Client:
             case _:
                 return error
 
-    def _scrubbed(self, error: HarnessError) -> HarnessError:
+    def scrubbed(self, error: HarnessError) -> HarnessError:
         """Remove the key and other secrets, which some endpoints echo, from an error."""
         if isinstance(error, CallError):
             error.detail = self.hide(error.detail)
@@ -443,7 +387,7 @@ async def _linger(response: Response) -> None:
         response.close()
 
 
-async def _whole(content: Wire | aiohttp.StreamReader) -> bytes:
+async def whole_body(content: Wire | aiohttp.StreamReader) -> bytes:
     """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
     blocks, size = list[bytes](), 0
     while size <= LARGEST_REPLY:
@@ -452,13 +396,6 @@ async def _whole(content: Wire | aiohttp.StreamReader) -> bytes:
         blocks.append(await content.readany())
         size += len(blocks[-1])
     raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
-
-
-def _write(into: BinaryIO, block: bytes) -> None:
-    try:
-        into.write(block)
-    except OSError as error:  # else it would be taken for one of the connection
-        raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
 
 
 def _behind_socks(error: Exception) -> Exception:

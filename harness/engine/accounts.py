@@ -6,9 +6,9 @@ import functools
 import operator
 import resource
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from harness import defaults
@@ -79,17 +79,17 @@ class _Account:
     @classmethod
     def of(cls, number: int, plans: Sequence[Plan]) -> _Account:
         tuning = tuning_of(plans)
-        return cls(number, Slots(_control(tuning, tuning.start), time.monotonic, _rates(tuning)), tuning)
+        return cls(number, Slots(control_of(tuning, tuning.start), time.monotonic, rates_of(tuning)), tuning)
 
 
-def _control(tuning: defaults.Tuning, start: int) -> AdaptiveControl:
+def control_of(tuning: defaults.Tuning, start: int) -> AdaptiveControl:
     """Return the control of an account; an automatic one begins at `start`."""
     if tuning.concurrency is None:
         return AdaptiveControl(start, tuning.floor, tuning.ceiling)
     return FixedControl(tuning.concurrency)
 
 
-def _rates(tuning: defaults.Tuning) -> Rates | None:
+def rates_of(tuning: defaults.Tuning) -> Rates | None:
     return Rates(tuning.rpm, tuning.tpm, time.monotonic()) if tuning.rpm or tuning.tpm else None
 
 
@@ -115,7 +115,7 @@ class Opening:
         return Route(
             addresses=plan.found.addresses if plan.found else (),
             account=self.account.number,
-            connections=defaults.CONCURRENCY_MOST,  # the slots bound them, and may become more (`change_limits`)
+            connections=defaults.CONCURRENCY_MOST,  # the slots bound them, and may become more
             timeout=plan.tuning.timeout,
             stall=plan.tuning.stall,
             stream=plan.tuning.stream,
@@ -123,31 +123,6 @@ class Opening:
             given=frozenset(plan.sampling.extra_body),
             needs_schema=plan.benchmark.asking.needs_schema,
         )
-
-
-def change_limits(playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[str, Any]) -> dict[Lane, Plan]:
-    """Change limits of the account that a lane uses, while all these lanes play; return their plans as they are now.
-
-    `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that share the account
-    the lower limits count, as at the start. What is changed is logged with each run, and kept in its manifest, so that
-    `resume` goes on with it. Raise `BadInput` or `MachineError` for limits that parts or this machine cannot have;
-    then nothing has changed.
-    """
-    slots = lane.caller.limiter.slots
-    sharing = [one for one in playing if one.caller.limiter.slots is slots]
-    changed = {one: replace(playing[one], tuning=replace(playing[one].tuning, **changes)) for one in sharing}
-    plans = {**playing, **changed}
-    tuning = tuning_of(list(changed.values()))
-    admit_sockets(*sockets(list(plans.values())))
-    if "concurrency" in changes:
-        slots.control = _control(tuning, slots.limit)
-    if changes.keys() & {"rpm", "tpm"}:
-        slots.rates = _rates(tuning)
-    for one in sharing:
-        one.limits_changed(tuning.concurrency, changes)
-    slots.pump()
-    slots.wake()
-    return plans
 
 
 OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lane]]]

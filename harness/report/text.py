@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
 from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.model import JSON, Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
+from harness.model import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
 from harness.printable import in_lines, on_one_line
 from harness.ui.cells import to_left, to_right
 
@@ -137,18 +135,3 @@ def _aligned(columns: Sequence[Column]) -> Lines:
         if not number:
             lines.append(gap.join("-" * width for width in widths))
     return lines
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Findings:
-    """What a command has found, for Python: `data` is what its `--json` prints. As text and in notebooks it is what
-    people are shown."""
-
-    data: JSON
-    blocks: tuple[Block, ...]
-
-    def __repr__(self) -> str:
-        return rendered(list(self.blocks)).rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self))}</pre>"

@@ -23,10 +23,3 @@ def chunks(units: int, rows: int) -> Iterator[int]:
     at_once = max(1, CELLS // max(1, units))
     for start in range(0, rows, at_once):
         yield min(at_once, rows - start)
-
-
-def times_drawn(users: int, resamples: int, rng: np.random.Generator) -> Array:
-    """Draw as many users as there are with replacement, and count how often each is drawn: resamples x users."""
-    drawn = rng.integers(users, size=(resamples, users))
-    drawn += np.arange(resamples)[:, None] * users
-    return np.bincount(drawn.ravel(), minlength=resamples * users).reshape(resamples, users).astype(np.float64)

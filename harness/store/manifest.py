@@ -315,20 +315,19 @@ def _wrong(data: JSON) -> str | None:
     section = ""
     try:
         made = msgspec.convert(data, Manifest)
-        section = "identity.sampling"
-        msgspec.convert(made.identity["sampling"], _Sampling)
-        section = "times.schedule"
-        msgspec.convert(made.times.get("schedule"), _Schedule | None)
-        section = "provenance.price"
-        msgspec.convert(made.provenance.get("price"), Price | None)
-        section = "provenance.later_prices"
-        msgspec.convert(made.provenance.get("later_prices", ()), list[Price])
-        section = "cost"
-        msgspec.convert(made.cost, Cost | None)
+        for place, value, kind in (
+            ("identity.sampling", made.identity["sampling"], _Sampling),
+            ("times.schedule", made.times.get("schedule"), _Schedule | None),
+            ("provenance.price", made.provenance.get("price"), Price | None),
+            ("provenance.later_prices", made.provenance.get("later_prices", ()), list[Price]),
+            ("cost", made.cost, Cost | None),
+        ):
+            section = place
+            msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        words, _, place = str(error).partition(" - at `")
+        words, _, path = str(error).partition(" - at `")
         quoted = re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", words)
-        names = [section, place.rstrip("`").removeprefix("$").removeprefix("."), quoted[2] if quoted else ""]
+        names = [section, path.rstrip("`").removeprefix("$").removeprefix("."), quoted[2] if quoted else ""]
         name = ".".join(filter(None, names))
         if quoted:
             return f"{name}: " + ("expected a value, got none" if quoted[1] == "missing required" else UNKNOWN)

@@ -1,25 +1,18 @@
-"""Displays of a running schedule: a live board on a terminal or in a notebook, plain lines elsewhere."""
+"""Displays of a running schedule: plain lines, or what a feature shows instead."""
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.control import Control
-from rich.live import Live
-from rich.segment import ControlType
 
 from harness.feature import function
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.printable import on_one_line
 from harness.ui import words
-from harness.ui.board import Board
-from harness.ui.cells import Screen
-from harness.ui.console import SharedConsole
+from harness.ui.cells import plain
 
 PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
 """Seconds between two entries in a log: at first, at most, and in between as a share of the time elapsed."""
@@ -37,57 +30,9 @@ class Display(Protocol):
 
 
 def display(console: Console) -> Display:
-    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines otherwise."""
-    if console.is_jupyter and (made := function("notebook_display")):
-        return made()  # type: ignore[no-any-return]
-    return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(console)
-
-
-class LiveDisplay:
-    """The board, redrawn in place; other output is printed above it."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._turn = console.turn if isinstance(console, SharedConsole) else threading.RLock()
-        self._board = Board(())
-        self._live = Live(
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            vertical_overflow="crop",
-            redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
-        )
-
-    def __enter__(self) -> Callable[[Snapshots], None]:
-        self._live.__enter__()
-        return self._observe
-
-    def __exit__(self, *error: object) -> None:
-        with self._turn:
-            self._take_up_wrapped_lines()
-            self._live.stop()
-
-    def _observe(self, snapshots: Snapshots) -> None:
-        with self._turn:
-            self._take_up_wrapped_lines()
-            self._board = Board(snapshots)
-            self._live.update(self._board, refresh=True)
-
-    def _take_up_wrapped_lines(self) -> None:
-        """Move up over the extra lines of the last board, which a terminal that became narrower has wrapped; a board
-        that is higher than the terminal by now has no line above it to keep, and all is erased."""
-        widths, size = self._board.widths, self._console.size
-        extra = wrapped(widths, size.width)
-        if len(widths) + extra > size.height:
-            self._console.control(Control(ControlType.HOME, ControlType.CLEAR))
-        elif extra:
-            erased = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, *(erased * extra)))
-
-
-def wrapped(widths: list[int], columns: int) -> int:
-    """Return how many extra lines lines of these widths take on a terminal of so many columns."""
-    return sum([max(0, width - 1) // columns for width in widths])
+    """Return the live display of a feature, where it has one for this console, and plain lines otherwise."""
+    live = function("live_display")
+    return (live and live(console)) or PlainDisplay(console)
 
 
 class PlainDisplay:
@@ -140,8 +85,7 @@ def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
     )
     texts = [(label, [part.text.strip() for part in parts if part.text not in NOTHING]) for label, parts in labelled]
     parts = [text for label, some in texts if some for text in (label + some[0], *some[1:])]
-    plain = Screen(COLUMNS, 1, encoding).plain
-    warnings = [f"warning {plain(words.warned(one))}" for one in s.warnings[:WARNINGS]]
+    warnings = [f"warning {plain(words.warned(one), encoding)}" for one in s.warnings[:WARNINGS]]
     return [*subsets, words.time(s), *parts, *warnings]
 
 

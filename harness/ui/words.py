@@ -168,18 +168,6 @@ def tokens_of(into: int, out: int) -> str:
     return f"{count(into)} tokens in, {count(out)} out"
 
 
-def at_risk(s: Snapshot) -> list[Piece]:
-    """Return what would be lost if this process, or this machine, stopped now."""
-    digits = len(str(max(s.limit, s.requested or 0)))
-    repeated = f"{s.in_flight:>{digits}} to repeat" if s.in_flight else "nothing"
-    risk = s.at_risk
-    if risk.synced:
-        unsynced = f"last {1e3 * risk.seconds:.0f} ms, {plural(risk.users, 'user')}"
-    else:
-        unsynced = f"last {duration(risk.seconds)}, at most {plural(risk.users, 'user')}" if risk.seconds else "nothing"
-    return [Piece(f"if killed: {repeated}", 21 + digits), Piece(f"by power loss: {unsynced}")]
-
-
 def eta(s: Snapshot) -> float | None:
     """Return the seconds to go: 0 once every user has ended, whatever the rate; None while replies are overdue."""
     if users_left(s) <= 0 and not s.in_flight and not s.waiting:

@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.analysis import rescoring
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.endpoint import caller
@@ -346,30 +345,6 @@ def test_verify_finds_a_changed_metric_and_reeval_mends_it(
     assert path.read_bytes() == whole
     assert list((out / "recency").glob(f"{RESULTS}.before-*"))
     assert main(["verify", "--results-dir", str(out)]) == 0
-
-
-@pytest.mark.parametrize("last", ["replace_results", "_settle", "write_report"])
-def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
-    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
-) -> None:
-    """Before each of its writes: no hash of other results is left, and a complete run is complete."""
-    out = tmp_path / "out"
-    run(tasks, out)
-
-    def interrupt(*args: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    def manifest() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((out / "recency" / "run_weibo.json").read_bytes())
-        return {name: value for name, value in found.items() if name != "times"}
-
-    before = manifest()
-    with monkeypatch.context() as patched:
-        patched.setattr(rescoring, last, interrupt)
-        assert main(["reeval", "--results-dir", str(out)]) == 130
-    assert main(["verify", "--results-dir", str(out)]) == 0
-    assert main(["reeval", "--results-dir", str(out)]) == 0
-    assert manifest() == before and main(["verify", "--results-dir", str(out)]) == 0
 
 
 def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(

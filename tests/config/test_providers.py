@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import fields, providers, user_files
+from harness.config import fields, providers
 from harness.config.providers import Book, Provider, QueuedModel, addresses, headers, misspelt, split_model
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
 from tests.support import ROOT
+from tests.support.allowed import allow
 
 SECRET = "sk-test-0123456789"
 
@@ -139,7 +140,7 @@ def test_the_file_named_comes_first_then_this_folders_then_the_users(
     assert found(None, told) == (places[1],)
     places[2].touch()
     assert found(None, told) == (places[1],)
-    user_files.allow(places[2], b"", told)
+    allow(places[2], b"", told)
     assert found(None, told) == (Path("providers.toml"),)
     places[3].touch()
     assert found(places[3], told) == (places[3],)

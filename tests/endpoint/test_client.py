@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import io
 import os
 import resource
 import shutil
@@ -1542,66 +1541,3 @@ async def test_cancelled_stream_stays_cancelled() -> None:
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-
-
-# Plain calls
-
-
-async def call(address: Address, *arguments: Any, **options: Any) -> dict[str, Any]:
-    async with Client(address, timeout=HANGS, connections=2) as client:
-        return await client.call(*arguments, **options)
-
-
-@pytest.mark.anyio
-async def test_plain_call_goes_below_the_base_with_key_and_query() -> None:
-    """A GET, and a POST of JSON; the query of the address stays, and the path of chat calls is not in it."""
-    async with serving(http(200, b'{"id": "x"}')) as server:
-        address = Address(f"{server.url}/chat/completions?version=2", KEY)
-        assert await call(address, "/batches", "limit=1") == {"id": "x"}
-        assert await call(address, "/batches", data=b"{}") == {"id": "x"}
-    assert [head.partition(" HTTP")[0] for head in server.heads] == [
-        "GET /v1/batches?version=2&limit=1",
-        "POST /v1/batches?version=2",
-    ]
-    assert [header(head, "Authorization") for head in server.heads] == [f"Bearer {KEY}"] * 2
-    assert [header(head, "Content-Type") for head in server.heads] == [None, "application/json"]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (http(400, b'{"error": {"message": "no %b"}}' % KEY.encode()), Rejected),
-        (http(413, b""), Rejected),
-        (http(500, KEY.encode()), TransportFault),
-        (http(401, b""), EndpointStopped),
-        (http(302, b"", "Location: http://elsewhere/"), EndpointStopped),
-        (http(200, b"[]"), TransportFault),
-        (http(200, b'{"id": "x"}')[:-4], TransportFault),
-    ],
-)
-async def test_refused_plain_call_is_the_error_of_its_class_without_the_key(
-    reply: bytes, error: type[HarnessError]
-) -> None:
-    """The classes are those of chat calls; redirects are not followed."""
-    async with serving(reply) as server:
-        with pytest.raises(error) as caught:
-            await call(Address(server.url, KEY), "/files")
-    assert KEY not in str(caught.value)
-    assert len(server.heads) == 1
-
-
-@pytest.mark.anyio
-async def test_download_that_cannot_be_kept_is_an_error_of_this_machine() -> None:
-    """A full disk is no fault of the connection, which would be tried again."""
-
-    class Full(io.BytesIO):
-        def write(self, content: Any) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    async with serving(http(200, b"content")) as server:
-        into = io.BytesIO()
-        assert await call(Address(server.url), "/files/x/content", into=into) == {}
-        assert into.getvalue() == b"content"
-        with pytest.raises(MachineError):
-            await call(Address(server.url), "/files/x/content", into=Full())

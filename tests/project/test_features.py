@@ -16,7 +16,7 @@ import orjson
 import pytest
 
 from harness import feature as loader
-from harness.commands.parser import CORE, LAST, shape
+from harness.commands.parser import CORE, shape
 from harness.feature import SHIPPED, Feature, features
 from harness.option import options_of
 from tests.support import ALL_EXAMPLES, ROOT
@@ -30,9 +30,11 @@ TOGETHER = {
     "pages": ("leaderboard",),
     "settings": ("pages",),
     "config": ("settings", "pages"),
+    "python": ("rescoring",),
+    **dict.fromkeys(("exports", "plays", "prices"), ("python", "rescoring")),
 }
 """Features whose tests are also about what others make of their results: the page over all runs, ranks, values of an
-option in a file."""
+option in a file, what Python gets."""
 ABOUT_FEATURES = {
     "tests/benchmarks/test_own_statistics.py",  # tables and comparisons of a benchmark's own figures
     "tests/safety/test_foreign_manifests.py",  # every command on a manifest, those of features among them
@@ -112,7 +114,7 @@ def flags_of(one: Feature) -> set[str]:
 
 def own_flags(one: Feature) -> set[str]:
     """Return those that no command of the core has."""
-    core = [option for name in (*CORE, *LAST) for option in options_of(shape(name).__bases__[-1])]
+    core = [option for name in CORE for option in options_of(shape(name).__bases__[-1])]
     return flags_of(one) - {flag for option in core for flag in option.flags}
 
 
@@ -196,7 +198,7 @@ def without(copy: Path, names: Sequence[str], parts: Sequence[str] = PARTS) -> d
         words += [
             f"harness.features.{name}",
             *feature.commands,
-            *sorted(flags_of(feature) - {"--no-html", "--force"}),
+            *sorted(own_flags(feature) - {"--no-html", "--force"}),
         ]
         shutil.rmtree(copy / "harness" / "features" / name)
         shutil.rmtree(copy / "tests" / "features" / name, ignore_errors=True)
@@ -208,7 +210,8 @@ def without(copy: Path, names: Sequence[str], parts: Sequence[str] = PARTS) -> d
 
 def works(copy: Path, cwd: Path) -> None:
     """Make the help of every command; run, resume, score again, report and list. In one process."""
-    words = [[*RUN], ["resume"], ["reeval"], ["report", "--name", "recency"], ["status"]]
+    words = [[*RUN], ["resume"], ["report", "--name", "recency"], ["status"]]
+    words += [["reeval"]] if (copy / "harness/features/rescoring").exists() else []
     code = "import harness.cli as of; from harness.commands.parser import COMMANDS, built, parser\n"
     code += "from harness.feature import features\n"
     code += "assert all(parser(built(name, ()), whole=True).format_help() for name in COMMANDS)\n"
@@ -216,7 +219,7 @@ def works(copy: Path, cwd: Path) -> None:
     done = called(copy, "-c", code, cwd=cwd)
     assert done.returncode == 0, done.stderr
     where, codes, *left = re.sub(", ", ",", done.stdout.splitlines()[-1]).split()
-    assert (where, codes) == (f"{copy}/harness/cli.py", "[0,0,0,0,0]")
+    assert (where, codes) == (f"{copy}/harness/cli.py", f"[{','.join('0' * len(words))}]")
     kept = [name for name in SHIPPED if (copy / "harness/features" / name).exists()]
     assert [name for name in left if name in SHIPPED] == kept
     assert (cwd / "results/recency/eval_report_weibo.json").exists()

@@ -50,7 +50,6 @@ MAY_IMPORT = {
     "features": ROOMS | {"engine", "analysis", "commands"},
     "cli": ROOMS | {"engine", "analysis", "commands"},
     "__main__": {"cli"},
-    "api": ROOMS | {"engine", "analysis", "commands"},
 }
 """Parts of the package, and what each may import besides itself; the package's own `__init__` stands open to all.
 

@@ -23,7 +23,6 @@ from harness.config.options import Options
 from harness.config.user_files import SETTINGS as FILE
 from harness.errors import BadInput
 from harness.option import Option
-from tests.support import Terminal
 from tests.support.scripted import Server, baseline, serving
 
 HARNESS = Path(sys.executable).with_name("harness")
@@ -148,60 +147,7 @@ def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     assert parsed(["status"]).settings == {}
 
 
-# What the user allows
-
-
-def test_allowed_file_counts_until_it_changes_and_nowhere_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The record is of path and bytes: a changed file, a copy, a link and another user's record are not it."""
-    pytest.importorskip("harness.features.settings")
-    text = 'rpm = 3\nresults-dir = "\x1b[2J结果"\n'.replace("\x1b", "\\u001b")
-    Path(FILE).write_text(text.replace("\\u001b[2J", ""), encoding="utf-8")
-    assert parsed(["resume"]).args.rpm is None
-    assert main(["trust"]) == 0
-    assert "结果" in capsys.readouterr().out
-    assert parsed(["resume"]).args.rpm == 3
-    (record,) = (folder.parent / "home/.local/state/behavior-harness/trusted").iterdir()
-    assert record.stat().st_mode & 0o777 == 0o600
-    assert record.read_text().split() == [sha256(Path(FILE).read_bytes()).hexdigest(), str(folder / FILE)]
-
-    (folder.parent / "copy").mkdir()
-    (folder.parent / "copy" / FILE).write_bytes(Path(FILE).read_bytes())
-    (folder.parent / "link").mkdir()
-    (folder.parent / "link" / FILE).symlink_to(folder / FILE)
-    for other in ("copy", "link"):
-        monkeypatch.chdir(folder.parent / other)
-        assert parsed(["resume"]).args.rpm is None
-    monkeypatch.chdir(folder)
-    record.chmod(0o644)
-    assert parsed(["resume"]).args.rpm is None
-    record.chmod(0o600)
-    assert parsed(["resume"]).args.rpm == 3
-    Path(FILE).write_text("rpm = 4\n", encoding="utf-8")
-    assert parsed(["resume"]).args.rpm is None
-    assert main(["trust"]) == 0
-    assert parsed(["resume"]).args.rpm == 4
-
-
-def test_trust_refuses_what_no_command_could_use(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither file is here; one that is no TOML is named with its line and not recorded."""
-    assert main(["trust"]) == 2
-    Path(FILE).write_text("rpm = 3\n[run\n", encoding="utf-8")
-    assert main(["trust"]) == 2
-    assert "harness.toml, line 2" in capsys.readouterr().err
-    assert parsed(["resume"]).args.rpm is None
-
-
-def test_trust_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a yes records the file."""
-    pytest.importorskip("harness.features.settings")
-    Path(FILE).write_text("rpm = 3\n", encoding="utf-8")
-    for answer, code, rpm in (("", 2, None), ("n", 2, None), ("y", 0, 3)):
-        monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
-        monkeypatch.setattr(sys, "stderr", Terminal())
-        assert main(["trust"]) == code
-        assert parsed(["resume"]).args.rpm == rpm
+# What counts
 
 
 def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

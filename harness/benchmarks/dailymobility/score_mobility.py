@@ -1,6 +1,6 @@
 """`score-mobility`: the three protocols of DailyMobility on a file of the four lists.
 
-`harness.commands.extra` calls this module, and shows what it returns.
+`harness.benchmarks.registry.COMMANDS` names this module; a command shows what it returns.
 """
 
 from __future__ import annotations

@@ -1,25 +1,28 @@
 """The Batch API of OpenAI and those compatible with it: files of requests, and batches that run them within a day.
 
-Source: https://platform.openai.com/docs/api-reference/batch. Each method is one attempt, and raises what `Client.call`
-does. An attempt whose answer is lost may have succeeded: `find_file` and `find_batch` show whether it has.
+Source: https://platform.openai.com/docs/api-reference/batch. Each method is one attempt, and raises `TransportFault`,
+`Rejected`, `EndpointStopped` or `MachineError`. An attempt whose answer is lost may have succeeded: `find_file` and
+`find_batch` show whether it has.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 import orjson
+from yarl import URL
 
-from harness.endpoint.client import Client
-from harness.endpoint.error_phrases import error_text, searchable
-from harness.endpoint.replies import NO_WORDS
+from harness.endpoint import replies
+from harness.endpoint.client import Client, whole_body
+from harness.endpoint.error_phrases import error_text, one_line, searchable
 from harness.endpoint.transport import Received
-from harness.errors import TransportFault
+from harness.errors import HarnessError, MachineError, Rejected, TransportFault
 from harness.model import JSON
 
 PATH = "/v1/chat/completions"
@@ -71,7 +74,7 @@ class BatchApi:
         form = aiohttp.FormData()
         form.add_field("purpose", "batch")
         form.add_field("file", io.BytesIO(content), filename=name, content_type="application/jsonl")
-        return _id(await self._client.call("/files", data=form))
+        return _id(await self.call("/files", data=form))
 
     async def create(self, file: str, label: str) -> Batch:
         """Create a batch of an uploaded file; `label` is our own identifier of it."""
@@ -81,10 +84,10 @@ class BatchApi:
             "completion_window": WINDOW,
             "metadata": {LABEL: label},
         }
-        return _batch(await self._client.call("/batches", data=orjson.dumps(wanted)))
+        return _batch(await self.call("/batches", data=orjson.dumps(wanted)))
 
     async def get(self, batch: str) -> Batch:
-        return _batch(await self._client.call(f"/batches/{quote(batch, safe='')}"))
+        return _batch(await self.call(f"/batches/{quote(batch, safe='')}"))
 
     async def find_file(self, name: str) -> str | None:
         """Return the id of the uploaded file of this name; None without one."""
@@ -103,13 +106,13 @@ class BatchApi:
 
     async def download(self, file: str, into: BinaryIO) -> None:
         """Write the content of a file."""
-        await self._client.call(f"/files/{quote(file, safe='')}/content", into=into)
+        await self.call(f"/files/{quote(file, safe='')}/content", into=into)
 
     def why(self, batch: Batch) -> str:
         """Return the provider's words for a batch that failed."""
         found = batch.errors.get("data") if isinstance(batch.errors, dict) else None
         words = [error_text({"error": error}) for error in found or () if isinstance(error, dict)]
-        return self._client.hide("; ".join(dict.fromkeys(filter(None, words))) or NO_WORDS)
+        return self._client.hide("; ".join(dict.fromkeys(filter(None, words))) or replies.NO_WORDS)
 
     def is_too_much(self, words: str) -> bool:
         """Return whether an account may not have as much enqueued, by the provider's words for a refusal."""
@@ -119,18 +122,58 @@ class BatchApi:
         """Return what a line of the results settles; `body` is its request. Raise as `Transport.send`."""
         response, error = line.get("response"), line.get("error")
         if isinstance(response, dict) and isinstance(response.get("body"), dict):
-            status = response.get("status_code")
-            return self._client.judged(status if type(status) is int else 200, response["body"], body)
+            return self._settled(response, body)
         code = error.get("code") if isinstance(error, dict) else None
         kind = code if isinstance(code, str) and code.isidentifier() else "batch_error"
-        words = self._client.hide(error_text({"error": error}) or NO_WORDS)
+        words = self._client.hide(error_text({"error": error}) or replies.NO_WORDS)
         raise TransportFault(self._client.hide(kind), words, unreachable=kind in UNANSWERED)
+
+    def _settled(self, response: JSON, body: bytes) -> Received:
+        """Return what a reply settles, with its status and its own `body`, to the request `body`."""
+        status, client = response.get("status_code"), self._client
+        try:
+            if type(status) is not int or 200 <= status < 300:
+                completion = replies.completion_of(response["body"])
+            else:
+                completion = replies.refused(status, {}, orjson.dumps(response["body"]), datetime.now(UTC), body)
+        except HarnessError as error:
+            raise client.scrubbed(client.named(error)) from None
+        return Received(client.vetted(completion), client.shown)
+
+    async def call(
+        self, path: str, query: str = "", *, data: bytes | aiohttp.FormData | None = None, into: BinaryIO | None = None
+    ) -> JSON:
+        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write the reply `into` a
+        file, and return nothing of it."""
+        client, base = self._client, self._client.base
+        url = base._replace(path=base.path + path, query="&".join(filter(None, (base.query, query)))).geturl()
+        headers = {name: value for name, value in client.headers.items() if name != "Content-Type"}
+        if isinstance(data, bytes):
+            headers["Content-Type"] = "application/json"
+        how: JSON = {"data": data, "headers": headers, "proxy": client.proxy, "allow_redirects": False}
+        try:
+            async with (
+                client.sessions(client.timeout) as session,
+                session.request("GET" if data is None else "POST", URL(url), **how) as response,
+            ):
+                if into is not None and response.status == 200:
+                    async for block in response.content.iter_any():
+                        _write(into, block)
+                    return {}
+                content = await whole_body(response.content)
+        except client.errors as error:
+            error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
+            raise client.scrubbed(client.mapped(error)) from None
+        try:
+            return _object(response, content)
+        except HarnessError as error:
+            raise client.scrubbed(client.named(error)) from None
 
     async def _listed(self, path: str, query: str = "") -> AsyncIterator[JSON]:
         """Yield what an account has, page by page."""
         after, seen = "", set[str]()
         while True:
-            page = await self._client.call(path, f"{query}limit={PAGE}{after}")
+            page = await self.call(path, f"{query}limit={PAGE}{after}")
             listed = [one for one in page.get("data") or () if isinstance(one, dict)]
             for one in listed:
                 yield one
@@ -138,6 +181,22 @@ class BatchApi:
                 return
             seen.add(last)
             after = f"&after={quote(last, safe='')}"
+
+
+def _object(response: aiohttp.ClientResponse, content: bytes) -> JSON:
+    if not 200 <= response.status < 300:
+        replies.refused(response.status, response.headers, content, datetime.now(UTC))
+        raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
+    if (made := replies.decoded(content)) is None:
+        raise TransportFault("bad_json", "the reply is not whole JSON")
+    return made
+
+
+def _write(into: BinaryIO, block: bytes) -> None:
+    try:
+        into.write(block)
+    except OSError as error:  # else it would be taken for one of the connection
+        raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
 
 
 def _id(made: JSON) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from harness.features.documents.outputs import Outputs
 from harness.model import JSON, Block
 from harness.option import file_of, number, option, whole
 from harness.report import text
-from harness.report.text import Findings
+from harness.report.text import rendered
 from harness.scoring.intervals import POWER
 from harness.store import atomic
 from harness.ui.console import console
@@ -107,6 +108,21 @@ def _compared(args: Options) -> tuple[JSON, list[Block], Callable[[JSON], Any]]:
         data = pairs.compared(chosen, args.resamples)
     blocks, sheets = (planning.blocks, planning.sheets) if args.plan else (compared.blocks, compared.sheets)
     return data, list(blocks(data)), sheets
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Findings:
+    """What a command has found, for Python: `data` is what its `--json` prints. As text and in notebooks it is what
+    people are shown."""
+
+    data: JSON
+    blocks: tuple[Block, ...]
+
+    def __repr__(self) -> str:
+        return rendered(list(self.blocks)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
 
 
 def compare(  # noqa: PLR0913

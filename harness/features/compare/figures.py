@@ -12,7 +12,7 @@ from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
-from harness.features.compare.sample_size import UNTIED, needed
+from harness.features.compare.sample_size import UNTIED, needed, notable
 from harness.features.compare.sides import Side, common
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -195,8 +195,8 @@ def _error(strata: Sequence[Moments]) -> float | None:
 
 def _needed(test: Test, family: int) -> JSON:
     """Return how many users show the smallest difference of interest, corrected for so many tests."""
-    notable = test.metric.notable
-    found = None if notable is None else needed(test.parts, notable, family=family)
+    difference = notable(test.metric)
+    found = None if difference is None else needed(test.parts, difference, family=family)
     return {"users_needed": found and found.users, "users_needed_ci95": found and (found.low, found.high)}
 
 

@@ -11,7 +11,7 @@ from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.blocks import users_needed
 from harness.features.compare.figures import Stratum
-from harness.features.compare.sample_size import needed
+from harness.features.compare.sample_size import needed, notable
 from harness.features.compare.sides import Side, Subset
 from harness.features.documents.xlsx import Sheet
 from harness.model import JSON, Block, Heading, Paragraph, Table
@@ -67,7 +67,7 @@ def planned(spreads: Sequence[Spread], plan: Plan) -> list[JSON]:
 
 def _planned(spread: Spread, plan: Plan, primary: int) -> JSON:
     metric, family = spread.metric, plan.family or primary
-    difference = metric.notable if plan.difference is None else plan.difference / metric.scale
+    difference = notable(metric) if plan.difference is None else plan.difference / metric.scale
     factor = TWIN if spread.b is None else 1.0
     found = None
     if difference is not None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.benchmark import Metric
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED, POWER, moments
 from harness.scoring.libraries import special
@@ -61,3 +62,14 @@ def _error(strata: Sequence[Array]) -> tuple[float, float]:
         squared += variance / number
         uncertain += (variance / number) ** 2 * max(0.0, kurtosis - (number - 3) / number) / (number - 1)
     return squared / len(strata) ** 2, math.sqrt(uncertain) / squared
+
+
+def notable(metric: Metric) -> float | None:
+    """Return the smallest difference of interest: one percentage point, or 1 % of the range of another unit.
+
+    Return None if that range has no bounds.
+    """
+    low, high = metric.bounds or (None, None)
+    if metric.unit is None:
+        return 0.01
+    return None if low is None or high is None else 0.01 * (high - low)

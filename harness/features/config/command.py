@@ -12,11 +12,12 @@ from rich.table import Table
 
 from harness.benchmarks import settings
 from harness.commands.parser import COMMANDS, RUN, Parsed, parsed
-from harness.config import address, config_file, models, options, providers, secrets
+from harness.config import address, models, options, providers, secrets
 from harness.config.providers import Provider
 from harness.defaults import AUTO
 from harness.endpoint.address import HIDDEN, public_url
 from harness.errors import BadInput, in_brief
+from harness.feature import function
 from harness.option import Option, option
 from harness.ui.console import console
 from harness.ui.streams import show_json
@@ -117,12 +118,13 @@ def given(one: Option, args: Any) -> Any:
 
 
 def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the values of a run that its provider, `--config`, variables and defaults decide."""
+    """Return the values of a run that its provider, file of an endpoint, variables and defaults decide."""
     args = found.args
-    given = config_file.read(args.config) if args.config else None
+    of_feature = function("endpoint_of")
+    given = of_feature and of_feature(args)
     provider = _provider(args)
     pace = models.pace_of(provider) if provider else given.tuning if given else {}
-    of_pace = (FILE, provider.source if provider else str(given.path) if given else None)
+    of_pace = (FILE, provider.source if provider else given.source if given else None)
     made = asdict(options.tuning(args, pace))
     made["concurrency"] = made["concurrency"] or AUTO
     tuning = {}
@@ -140,8 +142,8 @@ def _provider(args: options.RunOptions) -> Provider | None:
     return models.provider_named(found.pop(), book, args) if len(found) == 1 else None
 
 
-def _of_config(given: config_file.Config) -> dict[str, Setting]:
-    where = FILE, str(given.path)
+def _of_config(given: options.Endpoint) -> dict[str, Setting]:
+    where = FILE, given.source
     return {"api_url": Setting([public_url(given.url)], *where), "api_key": Setting(given.key and HIDDEN, *where)}
 
 

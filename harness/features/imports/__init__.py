@@ -15,4 +15,4 @@ class _Imports(Feature):
         return imported(results)
 
 
-FEATURE = _Imports("imports")
+FEATURE = _Imports("imports", needs=("rescoring",))

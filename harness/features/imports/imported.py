@@ -74,7 +74,7 @@ class Imported:
         }
 
     def scored_again(self, chosen: Any) -> Any:
-        """Return the new report (`harness.analysis.rescoring`)."""
+        """Return the new report (`harness.features.rescoring.rescoring`)."""
         from harness.features.imports import scoring
 
         return scoring.scored_again(self, chosen)

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from harness import defaults
-from harness.analysis.rescoring import Rescored, RescoreOptions, add
 from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import overview, registry
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds
@@ -25,6 +24,7 @@ from harness.engine.play import rescored
 from harness.errors import BadInput
 from harness.feature import how_to_get
 from harness.features.imports.imported import Imported
+from harness.features.rescoring.rescoring import Rescored, RescoreOptions, add
 from harness.model import JSON, Heading, Paragraph, RunFacts, Table, Where
 from harness.report import text
 from harness.store.atomic import set_aside_any

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.scoring.bootstrap import LEVEL, RESAMPLES, Array, chunks, times_drawn
+from harness.scoring.bootstrap import LEVEL, RESAMPLES, Array, chunks
 from harness.scoring.intervals import Figures, Moments, interval, moments, parts
 from harness.scoring.libraries import product, special
 
@@ -100,3 +100,10 @@ def _joint_level(draws: Array, pairs: Sequence[tuple[int, int]]) -> float:
             np.fmax(largest, np.abs(off) / error, out=largest)
     reach = float(np.quantile(largest, LEVEL))
     return max(LEVEL, 2 * float(special().ndtr(reach)) - 1)
+
+
+def times_drawn(users: int, resamples: int, rng: np.random.Generator) -> Array:
+    """Draw as many users as there are with replacement, and count how often each is drawn: resamples x users."""
+    drawn = rng.integers(users, size=(resamples, users))
+    drawn += np.arange(resamples)[:, None] * users
+    return np.bincount(drawn.ravel(), minlength=resamples * users).reshape(resamples, users).astype(np.float64)

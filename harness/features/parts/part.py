@@ -19,7 +19,7 @@ class Part(Extension):
         self._part: str = args.part
         self._results: Path = args.results_dir
         self._restarts: bool = args.restart
-        if args.reeval:
+        if getattr(args, "reeval", False):
             raise BadInput("--part plays users, and --reeval scores saved answers: name the part with --name")
 
     def choosing(self, name: str, selection: Selection) -> tuple[str, Selection]:

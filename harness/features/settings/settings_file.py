@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.benchmarks import registry, settings
-from harness.commands.parser import COMMANDS, RUN, Interface, all_options, settings_of
+from harness.commands.parser import COMMANDS, RUN, Interface, built, settings_of
 from harness.config import fields, user_files
 from harness.config.options import Fallback, Given
 from harness.config.user_files import Document
@@ -210,3 +210,13 @@ def _with_rivals(call: Call, names: Set[str], groups: Sequence[Set[str]] = ()) -
     """Return options with those that cannot be combined with them."""
     exclusive = [{one.name for one in call.own if one.rivals == two.rivals} for two in call.own if two.rivals]
     return {*names, *(name for group in (*exclusive, *groups) if group & names for name in group)}
+
+
+def all_options() -> dict[str, list[Option]]:
+    """Return all options of all commands, by their flags without dashes."""
+    found: dict[str, list[Option]] = {"help": [], "help-all": []}
+    for name in COMMANDS:
+        for one in built(name, ()).every:
+            for flag in one.flags:
+                found.setdefault(flag.lstrip("-"), []).append(one)
+    return found

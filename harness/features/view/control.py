@@ -17,6 +17,7 @@ import stat
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ import orjson
 from harness.config import options
 from harness.config.plan import Plan
 from harness.defaults import AUTO, GRACE_SECONDS
-from harness.engine.accounts import change_limits
+from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets, tuning_of
 from harness.engine.extension import Extension, Observe
 from harness.engine.lane import Lane, Play
 from harness.engine.run import Run
@@ -122,10 +123,35 @@ class Control(Extension):
             return {"refused": "nothing to set"}
         if lane.snapshot().load:
             return {"refused": "its requests go in batches, which have no such limits"}
-        self._lanes = change_limits(self._lanes, lane, changes)
+        self._lanes = _change_limits(self._lanes, lane, changes)
         mine = lane.caller.limiter.slots
         sharing = [one.progress.name for one in self._lanes if one.caller.limiter.slots is mine]
         return {"limit": mine.limit, "runs": sharing, "part": part_of(lane.runs[0].manifest.selection)[1]}
+
+
+def _change_limits(playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[str, Any]) -> dict[Lane, Plan]:
+    """Change limits of the account that a lane uses, while all these lanes play; return their plans as they are now.
+
+    `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that share the account
+    the lower limits count, as at the start. What is changed is logged with each run, and kept in its manifest, so that
+    `resume` goes on with it. Raise `BadInput` or `MachineError` for limits that parts or this machine cannot have;
+    then nothing has changed.
+    """
+    slots = lane.caller.limiter.slots
+    sharing = [one for one in playing if one.caller.limiter.slots is slots]
+    changed = {one: replace(playing[one], tuning=replace(playing[one].tuning, **changes)) for one in sharing}
+    plans = {**playing, **changed}
+    tuning = tuning_of(list(changed.values()))
+    admit_sockets(*sockets(list(plans.values())))
+    if "concurrency" in changes:
+        slots.control = control_of(tuning, slots.limit)
+    if changes.keys() & {"rpm", "tpm"}:
+        slots.rates = rates_of(tuning)
+    for one in sharing:
+        one.limits_changed(tuning.concurrency, changes)
+    slots.pump()
+    slots.wake()
+    return plans
 
 
 class _History:

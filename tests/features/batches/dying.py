@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from harness.cli import main
-from harness.endpoint.client import Client
+from harness.features.batches.api import BatchApi
 from harness.features.batches.journal import BatchJournal
 from harness.store.run import RunStore
 
@@ -54,7 +54,7 @@ def mortal(last: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
 if __name__ == "__main__":
     plain, awaited = mortal(int(os.environ[DIES_AFTER]))
     with (
-        patch.object(Client, "call", awaited(Client.call)),
+        patch.object(BatchApi, "call", awaited(BatchApi.call)),
         patch.object(BatchJournal, "_append", plain(BatchJournal._append)),
         patch.object(RunStore, "save_response", plain(RunStore.save_response)),
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 from harness.cli import main
 from harness.commands.parser import parsed
-from harness.config import user_files
 from harness.defaults import SAMPLE_FOLDER
 from harness.features.batches.journal import NAME, submissions
 from harness.store.files import RunFiles
@@ -19,6 +17,7 @@ from harness.store.log import seal
 from harness.store.manifest import load
 from harness.store.run import bill_of
 from tests.support import ROOT
+from tests.support.allowed import allow
 from tests.support.embedded import served
 
 WORD = re.compile(r"\b(?:batch|batches|wave|waves)\b", re.IGNORECASE)
@@ -105,7 +104,7 @@ def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: py
     path = Path("harness.toml")
     for text, value in (("batch = true", True), ("batch = false", False), ("no-batch = true", False)):
         path.write_text(f"{text}\n", encoding="utf-8")
-        user_files.allow(path, path.read_bytes(), os.environ)
+        allow(path, path.read_bytes())
         assert parsed(["resume"]).args.batch is value
     assert parsed(["resume", "--batch"]).args.batch is True
 

@@ -82,7 +82,7 @@ async def test_batch_answers_each_line_as_the_request_by_itself() -> None:
         found = await lines_of(made, batch.output_file_id)
         assert (batch.status, batch.counts.completed, batch.counts.failed) == ("completed", 12, 0)
         assert [line["custom_id"] for line in found] == [str(n) for n in range(12)]
-        online = await made._client.call("/chat/completions", data=orjson.dumps({**BODY, "seed": 3}))
+        online = await made.call("/chat/completions", data=orjson.dumps({**BODY, "seed": 3}))
         assert found[3]["response"]["body"] == online
         assert batch.error_file_id is None
         counts = await stats()
@@ -132,7 +132,7 @@ async def test_cancelled_batch_has_the_errors_of_what_it_did_not_answer() -> Non
         batch = await made.create(await made.upload("a.jsonl", input_file(10)), "label")
         while not batch.counts.completed:
             batch = await made.get(batch.id)
-        await made._client.call(f"/batches/{batch.id}/cancel", data=b"")
+        await made.call(f"/batches/{batch.id}/cancel", data=b"")
         batch = await ended(made, batch)
         answered, unanswered = await lines_of(made, batch.output_file_id), await lines_of(made, batch.error_file_id)
         assert batch.status == "cancelled"
@@ -204,7 +204,7 @@ async def test_unknown_files_and_batches_are_not_found_and_wrong_calls_are_refus
         with pytest.raises(Rejected):
             await made.create("none", "label")
         with pytest.raises(Rejected):
-            await made._client.call("/files", data=aiohttp.FormData({"purpose": "batch"}, default_to_multipart=True))
+            await made.call("/files", data=aiohttp.FormData({"purpose": "batch"}, default_to_multipart=True))
 
 
 async def test_endpoint_that_closes_ends_its_batches() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.config import user_files
+from tests.support.allowed import allow
 from tests.support.scripted import Server, baseline, serving
 
 JSON = dict[str, Any]
@@ -154,7 +153,7 @@ def test_settings_file_and_queue_with_a_budget_contradict_each_other(
         "providers.toml": '[queues]\nweek = [{model = "openai:a", budget = "1usd"}, "openai:b"]\n',
     }.items():
         Path(name).write_text(text)
-        user_files.allow(Path(name), text.encode(), os.environ)
+        allow(Path(name), text.encode())
     assert main(["config", "--json"]) == 2
     said = capsys.readouterr()
     assert "harness.toml: run.budget" in said.err and "providers.toml: queues.week" in said.err

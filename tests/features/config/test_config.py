@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import orjson
@@ -10,8 +9,8 @@ import pytest
 
 from harness.cli import main
 from harness.commands.parser import parsed
-from harness.config import user_files
 from harness.features.config.command import values
+from tests.support.allowed import allow
 
 URL = "http://127.0.0.1:9/v1"
 LLM_KEY = "sk-of-the-variable-0123456789"
@@ -29,7 +28,7 @@ def write(text: str, path: str = "harness.toml") -> None:
     """Write a file that the user allows."""
     pytest.importorskip("harness.features.settings")
     Path(path).write_text(text, encoding="utf-8")
-    user_files.allow(Path(path), Path(path).read_bytes(), os.environ)
+    allow(Path(path), Path(path).read_bytes())
 
 
 def test_config_shows_each_value_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:

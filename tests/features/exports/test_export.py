@@ -15,12 +15,12 @@ from typing import Any
 import orjson
 import pytest
 
-from harness import api
 from harness.analysis.saved_runs import Rows
-from harness.api import load_run
 from harness.cli import main
 from harness.features.documents.outputs import Outputs
 from harness.features.exports import formats
+from harness.features.python import interface
+from harness.features.python.interface import load_run
 from harness.store import log
 from tests.support import ROOT
 from tests.support.scripted import baseline, completion, serving
@@ -290,7 +290,7 @@ def test_frames_have_the_numbers_of_the_rows(
 def test_frame_has_the_rows(kind: Rows, library: str, finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of either library, whichever is installed; a column may begin with missing values."""
     pytest.importorskip(library)
-    monkeypatch.setattr(api, "find_spec", lambda name: name == library)
+    monkeypatch.setattr(interface, "find_spec", lambda name: name == library)
     made = load_run(finished / "m")
     table = made.frame(kind)
     assert type(table).__module__.partition(".")[0] == library

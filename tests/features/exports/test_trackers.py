@@ -18,9 +18,9 @@ import orjson
 import pytest
 
 from harness.analysis.saved_runs import SavedRun
-from harness.api import load_run
 from harness.cli import INTERRUPTED, main
 from harness.features.exports import TRACKERS, trackers
+from harness.features.python.interface import load_run
 from harness.store.manifest import Manifest
 from tests.commands.test_commands import write_tasks
 from tests.support import ROOT

@@ -20,7 +20,7 @@ from harness.features.metrics import prometheus as metrics
 from harness.model import Money, Snapshots
 from tests.support import malformed
 from tests.support.scripted import baseline, serving
-from tests.ui.test_dashboard import FULL, SCORED, SUBSET, snapshot
+from tests.ui.test_display import FULL, SCORED, SUBSET, snapshot
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

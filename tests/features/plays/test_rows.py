@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import run
-from tests.project.test_api import PAGES, small
+from tests.features.python.test_interface import PAGES, small
 
 
 def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,13 @@ import pytest
 from harness.benchmarks import settings
 from harness.cli import main
 from harness.commands.parser import COMMANDS, built, parsed
-from harness.config import address, user_files
+from harness.config import address
 from harness.config.address import Found
 from harness.errors import BadInput
 from harness.features.settings.settings_file import KEY_FILE, URLS
 from harness.option import Option
 from tests.support import ROOT
+from tests.support.allowed import allow
 
 URL, RELAY = "http://127.0.0.1:9/v1", "https://relay.example/v1"
 LLM_KEY = "sk-of-the-variable-0123456789"
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(text: str, path: str = "harness.toml") -> Path:
     """Write a file that the user allows."""
     Path(path).write_text(text, encoding="utf-8")
-    user_files.allow(Path(path), Path(path).read_bytes(), os.environ)
+    allow(Path(path), Path(path).read_bytes())
     return Path(path)
 
 

@@ -146,7 +146,7 @@ def test_limits_that_this_machine_cannot_have_change_nothing(run: Playing, monke
     def refuse(*needed: int) -> None:
         raise MachineError("too few files")
 
-    monkeypatch.setattr("harness.engine.accounts.admit_sockets", refuse)
+    monkeypatch.setattr("harness.features.view.control.admit_sockets", refuse)
     before = run.manifest["tuning"]
     command(run, "set", "m", "--concurrency", "50", code=2)
     assert run.manifest["tuning"] == before

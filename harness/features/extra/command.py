@@ -7,29 +7,17 @@ in the data are printed with the blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
-from harness.config import options
 from harness.report.text import rendered
 from harness.ui.console import console
 from harness.ui.streams import show, show_json
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Extra(options.AsJson):
-    module: ClassVar[str]
-
-
-def options_of(module: str) -> type[Extra]:
-    """Return the class of options of a benchmark's command."""
-    return type("Options", (Extra, import_module(module).Options), {"module": module})
-
-
-def execute(args: Extra) -> int:
-    found: Any = import_module(args.module)
-    data, blocks = found.execute(args)
+def execute(args: Any) -> int:
+    declares = type(args).__bases__[-1]  # the module's own options, after those that features add
+    data, blocks = import_module(declares.__module__).execute(args)
     if args.json:
         show_json(data)
     else:

@@ -15,10 +15,12 @@ from rich.segment import Segment
 from rich.text import Text
 
 from harness.cost import money_text, together
+from harness.features.dashboard import table
+from harness.features.dashboard.screen import Screen
+from harness.features.dashboard.table import BAR, Column
 from harness.model import Snapshot, Snapshots, SubsetProgress
-from harness.ui import table, words
-from harness.ui.cells import Screen, to_left
-from harness.ui.table import BAR, Column
+from harness.ui import words
+from harness.ui.cells import to_left
 from harness.ui.words import Piece
 
 LABEL = 10
@@ -197,9 +199,25 @@ def _paragraph(s: Snapshot, screen: Screen) -> list[Line]:
         ("failed", words.failures(s), MATTERS),
         ("tokens", words.tokens(s), HELPS),
         ("cost", words.cost(s), HELPS),
-        ("at risk", words.at_risk(s), GOES),
+        ("at risk", _at_risk(s), GOES),
     )
     return [line for label, of, worth in parts for line in _joined(to_left(label, LABEL), of, screen, worth)]
+
+
+def _at_risk(s: Snapshot) -> list[Piece]:
+    """Return what would be lost if this process, or this machine, stopped now."""
+    digits = len(str(max(s.limit, s.requested or 0)))
+    repeated = f"{s.in_flight:>{digits}} to repeat" if s.in_flight else "nothing"
+    risk = s.at_risk
+    if risk.synced:
+        unsynced = f"last {1e3 * risk.seconds:.0f} ms, {words.plural(risk.users, 'user')}"
+    else:
+        unsynced = (
+            f"last {words.duration(risk.seconds)}, at most {words.plural(risk.users, 'user')}"
+            if risk.seconds
+            else "nothing"
+        )
+    return [Piece(f"if killed: {repeated}", 21 + digits), Piece(f"by power loss: {unsynced}")]
 
 
 def _summary(s: Snapshot, screen: Screen) -> list[Line]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from harness.ui.cells import Screen, to_left, to_right
+from harness.features.dashboard.screen import Screen
+from harness.ui.cells import to_left, to_right
 
 GAP = "  "
 LEAST_BAR = 5

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import config_file, providers
+from harness.config import providers
 from harness.errors import BadInput
+from harness.features.endpoint_file.file import read
 
 SECRET = "sk-marked-0123456789"
 
@@ -24,8 +25,8 @@ def test_the_first_endpoint_is_taken(file: Path) -> None:
         "  timeout: 30\n- provider: openai\n  model: x\nenv:\n  home_dir: .x\n",
         encoding="utf-8",
     )
-    found = config_file.read(file)
-    assert (found.url, found.key, found.model, found.others) == ("http://h:1/v1", SECRET, "千问", 1)
+    found, others = read(file)
+    assert (found.url, found.key, found.model, others) == ("http://h:1/v1", SECRET, "千问", 1)
     assert found.tuning == {"concurrency": 7, "timeout": 30}
     assert found.key_from == f"--config {file.resolve()}"
     assert SECRET not in repr(found)
@@ -45,7 +46,7 @@ def test_the_first_endpoint_is_taken(file: Path) -> None:
 def test_a_known_provider_needs_no_address(file: Path, named: str, ours: str) -> None:
     """Providers that asbench knows by name have the address of the shipped providers file."""
     file.write_text(f"llm: [{{provider: {named}, model: m, api_key: k}}]", encoding="utf-8")
-    found = config_file.read(file)
+    found, _ = read(file)
     assert (found.url,) == providers.shipped().providers[ours].base_url
     assert found.tuning == {}
 
@@ -78,7 +79,7 @@ def test_what_cannot_be_used_is_told_by_field(file: Path, text: str, said: str) 
     """One sentence with file and field, and never a value, which might be the key."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=said) as raised:
-        config_file.read(file)
+        read(file)
     assert str(file) in str(raised.value)
     assert "12345678" not in str(raised.value)
 
@@ -86,4 +87,4 @@ def test_what_cannot_be_used_is_told_by_field(file: Path, text: str, said: str) 
 def test_a_file_that_is_not_there_is_told(file: Path) -> None:
     """A path that cannot be read is named with the reason."""
     with pytest.raises(BadInput, match="cannot read"):
-        config_file.read(file)
+        read(file)

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from harness.ui.progress import display
-from tests.ui.test_dashboard import FULL, snapshot
+from tests.ui.test_display import FULL, snapshot
 
 CELL = """
 from harness import run
@@ -46,7 +46,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
     module.display = found.display  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", module)
-    monkeypatch.delitem(sys.modules, "harness.features.notebook.notebook", raising=False)
+    monkeypatch.delitem(sys.modules, "harness.features.dashboard.notebook", raising=False)
     return found
 
 

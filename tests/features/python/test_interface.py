@@ -11,22 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
-import harness
 from harness import list_runs, load_run, reeval, resume, run
-from harness.api import LoadedRun
 from harness.errors import BadInput
+from harness.features.python.interface import LoadedRun
 from harness.model import Snapshots
 from tests.support import ROOT
 
 PAGES = [import_module("harness.features.pages").Pages(html=False)] if find_spec("harness.features.pages") else []
-PUBLIC = {
-    *("About", "Benchmark", "Cards", "Chat", "InvalidReply", "LoadedRun", "Means", "Metric", "Records", "Scoring"),
-    *("Task", "TaskFiles"),
-    "__version__",
-    *("AnswersUnusable", "BadInput", "BenchmarkError", "EndpointStopped", "HarnessError", "InUse", "MachineError"),
-    "RunStopped",
-    *("aresume", "arun", "list_runs", "load_run", "reeval", "resume", "run"),
-}
 
 
 def small(results: Path, **options: Any) -> list[LoadedRun]:
@@ -35,32 +26,18 @@ def small(results: Path, **options: Any) -> list[LoadedRun]:
     return run(results_dir=results, **{**made, "features": PAGES, **options})
 
 
-def test_public_names_are_these_and_no_others() -> None:
-    """Each can be imported, and what is not listed may change."""
-    assert set(harness.__all__) == PUBLIC
-    assert all(getattr(harness, name) for name in PUBLIC)
-    with pytest.raises(AttributeError):
-        _ = harness.nothing
-
-
-MEMBERS = """
-name version subsets metrics baselines Settings about scoring records cards task_files prepare parse play measure
-synthesise warn imports origin"""
-"""Of a benchmark: what an author writes, and the last three for the harness and what ships with it."""
-
-
-def test_members_of_a_benchmark_are_these_and_no_others() -> None:
-    """What else it has are members of its objects."""
-    found = {*dir(harness.Benchmark), *harness.Benchmark.__annotations__}
-    assert {name for name in found if not name.startswith("_")} == {*MEMBERS.split()}
-
-
 def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
     """A complete run is returned too, so that a notebook's cell can be executed again."""
     [first], [again] = small(tmp_path), small(tmp_path)
     assert first == again == load_run(tmp_path / "recency")
     assert first.complete and (first.name, first.subset) == ("recency", "weibo")
     assert list_runs(tmp_path) == [first]
+
+
+def test_demo_without_a_model_returns_its_run(tmp_path: Path) -> None:
+    """That of the baseline which the benchmark names."""
+    [made] = run(demo=True, subset="weibo", limit=1, results_dir=tmp_path, features=PAGES)
+    assert made.complete
 
 
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -32,16 +31,16 @@ from harness import (
     run,
 )
 from harness.cli import main
-from harness.commands import reeval as reeval_command
-from harness.commands.parser import built, keyword, parsed
+from harness.commands.parser import keyword, parsed
 from harness.config import options
+from harness.features.rescoring import command as reeval_command
 from harness.model import Snapshots
 from harness.option import options_of
 from harness.store.run import RunFiles
 from tests.support import ROOT
 from tests.support.scripted import baseline, completion, serving
 
-EVERY = ROOT / "tests/data/every_function.py"
+EVERY = Path(__file__).with_name("every_function.py")
 OF_FEATURES = {
     name: f"harness.features.{folder}"
     for name, folder in {
@@ -82,35 +81,11 @@ def test_signature_has_a_type_for_each_argument(name: str) -> None:
     ],
 )
 def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside: set[str]) -> None:
-    """None means that it is not given; `reeval` is a function of its own."""
+    """None means that it is not given."""
     parameters = dict(inspect.signature(function).parameters)
-    assert {keyword(one) for one in options_of(cls)} - {"reeval"} == parameters.keys() - beside
+    assert {keyword(one) for one in options_of(cls)} == parameters.keys() - beside
     given = {name: one.default for name, one in parameters.items() if name not in (*beside, "benchmark")}
     assert set(given.values()) == {None}
-
-
-def test_every_option_says_what_it_is() -> None:
-    """A sentence, a unit where it takes a value, and a default that its own check lets pass."""
-    for cls in (options.RunOptions, options.ResumeOptions):
-        for one in options_of(cls):
-            assert one.words or one.name == "top_p"
-            assert one.kind is bool or one.choices or one.unit, one.name
-            if one.default not in (None, ()):
-                assert one.value(one.default) == one.default
-
-
-@pytest.mark.parametrize("command", ["run", "resume"])
-def test_help_shows_what_most_people_need_and_names_the_rest(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twenty options and the benchmark's settings; its last line names `--help-all`, which shows every one."""
-    own, printed = built(command, ()).own, {}
-    for flag in ("--help", "--help-all"):
-        assert main([command, flag]) == 0
-        printed[flag] = capsys.readouterr().out
-    shown = [one for one in own if one.flags and re.search(rf"^  {one.flags[0]}[ ,\n]", printed["--help"], re.M)]
-    assert shown == [one for one in own if one.flags and one.everyday] and len(shown) <= 20
-    assert "--help-all" in printed["--help"].strip().splitlines()[-1]
-    flags = [flag for one in own for flag in one.flags]
-    assert all(re.search(rf"^  .*{flag}[ ,\n]", printed["--help-all"], re.M) for flag in flags)
 
 
 def test_error_of_several_sentences_is_text(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import msgspec
 import orjson
 
 from harness import defaults
+from harness.analysis.reporting import opened
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.cost import DEFERRED
 from harness.engine.files import Reported, index_file, now, stamp, write_report
-from harness.engine.finish import ReportScores, facts, finish
+from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
@@ -29,7 +29,6 @@ from harness.model import JSON, Record
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
-from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 
 
@@ -65,7 +64,7 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         closing(RunStore(run.files, time.time, stamp())) as store,
         asyncio.Runner() as loop,
     ):
-        job = _opened(benchmark, index, store)
+        job = opened(benchmark, index, store)
         scores, diverged = ReportScores(benchmark, job.subset, index), list[str]()
         if chosen.reparse:
             store.load_responses(index)
@@ -80,28 +79,6 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         write_report(run.files, report, more)
         chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
-
-
-def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
-    """Make the report of a run that was stopped or killed, of its records as they are, under its lock."""
-    benchmark, path = run.as_it_was(tasks, play=False), run.tasks(tasks)
-    with (
-        closing(index_file(benchmark, run.files.subset, path, results, run.manifest.selection)) as index,
-        closing(RunStore(run.files, time.time, stamp())) as store,
-    ):
-        job = _opened(benchmark, index, store)
-        report, more = finish(job, run.name, stopped=True)
-        write_report(run.files, report, more)
-        job.manifest.save(run.files.manifest)
-
-
-def _opened(benchmark: Benchmark, index: TaskIndex, store: RunStore) -> Run:
-    """Return a run that is locked: its manifest is read again. Raise `BadInput` if it is gone."""
-    manifest = store.manifest()
-    if manifest is None:
-        raise BadInput(f"{store.files.manifest} no longer exists")
-    done = store.open_logs(index)
-    return Run(benchmark, store.files.subset, index, store, manifest, index.selected(manifest.selection) | done)
 
 
 def _replace(job: Run, records: Iterator[JSON]) -> None:

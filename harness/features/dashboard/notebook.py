@@ -10,9 +10,9 @@ from typing import Any
 
 from IPython.display import display  # type: ignore[import-not-found]
 
+from harness.features.dashboard.board import view
+from harness.features.dashboard.screen import Screen
 from harness.model import Snapshots
-from harness.ui.board import view
-from harness.ui.cells import Screen
 
 SECONDS = 0.5
 """Between two updates: each is a message to the browser."""

@@ -198,7 +198,6 @@ def run(  # noqa: PLR0913
     max_outage: float | None = None,
     wait: float | None = None,
     durability: Literal["process", "power"] | None = None,
-    config: str | Path | None = None,
     queue: str | None = None,
     tasks_dir: str | Path | None = None,
     results_dir: str | Path | None = None,

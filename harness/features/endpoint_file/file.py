@@ -6,16 +6,17 @@ are that program's own. It holds a key, so no message shows a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.benchmarks.files import content
 from harness.config import fields, providers
+from harness.config.options import Endpoint
 from harness.defaults import CONCURRENCY_MOST
 from harness.errors import BadInput, to_install
 from harness.model import JSON
 from harness.option import whole
+from harness.ui.streams import tell
 
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest names where a key is from."""
@@ -29,31 +30,25 @@ OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "s
 """Provider that needs no address in a file -> its name in `providers.toml`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    """`others` counts the endpoints after the first, which are not used; `timeout` is in seconds."""
-
-    path: Path
-    url: str
-    key: str | None = field(repr=False)
-    model: str
-    concurrency: int | None
-    timeout: float | None
-    others: int
-
-    @property
-    def key_from(self) -> str | None:
-        return f"{FROM_CONFIG}{self.path.resolve()}" if self.key else None
-
-    @property
-    def tuning(self) -> JSON:
-        """Return the pace in the file, by the names of `Tuning`."""
-        pace = {"concurrency": self.concurrency, "timeout": self.timeout}
-        return {name: value for name, value in pace.items() if value is not None}
+def endpoint_of(args: Any) -> Endpoint | None:
+    """Return the endpoint of a command's file, None without one. Raise `BadInput` with file and field."""
+    if args.config is None:
+        return None
+    if args.api_url or args.api_key or args.api_key_file or args.provider:
+        raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")
+    given, others = read(args.config)
+    if others:
+        tell(f"{args.config}: only the first of its {others + 1} endpoints is used")
+    return given
 
 
-def read(path: Path) -> Config:
-    """Return the first endpoint of a file. Raise `BadInput` with file and field."""
+def endpoint_again(key_from: str) -> Endpoint | None:
+    """Return the endpoint of the file that a run's key was from, None if that was no such file."""
+    return read(Path(key_from.removeprefix(FROM_CONFIG)))[0] if key_from.startswith(FROM_CONFIG) else None
+
+
+def read(path: Path) -> tuple[Endpoint, int]:
+    """Return the first endpoint of a file, and how many follow it. Raise `BadInput` with file and field."""
     entries = _document(path).get("llm")
     if type(entries) is not list or not entries:
         raise BadInput(f"{path}: field llm: expected a list of at least one endpoint")
@@ -74,7 +69,10 @@ def read(path: Path) -> Config:
             raise BadInput(f"{path}: field llm[0].{name}: expected {expected}")
     url = found.get("base_url") or _known_address(first.get("provider"), path)
     key = found.get("api_key") or None
-    return Config(path, url, key, found["model"], found.get(pace), found.get("timeout"), len(entries) - 1)
+    names = {"concurrency": pace, "timeout": "timeout"}
+    tuning = {name: found[given] for name, given in names.items() if given in found}
+    source = f"{FROM_CONFIG}{path.resolve()}" if key else None
+    return Endpoint(url, key, source, found["model"], tuning, str(path)), len(entries) - 1
 
 
 def _known_address(provider: Any, path: Path) -> str:

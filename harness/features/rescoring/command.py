@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from harness.analysis import rescoring, selection
-from harness.analysis.rescoring import Rescored
+from harness.analysis import selection
 from harness.benchmarks import overview
 from harness.config import options
 from harness.feature import reported
+from harness.features.rescoring import rescoring
+from harness.features.rescoring.rescoring import Rescored
 from harness.option import option
 from harness.ui.console import console
 
