@@ -123,6 +123,14 @@ def ceilings_once() -> Iterator[None]:
 
 
 @pytest.fixture
+def as_a_program() -> Iterator[None]:
+    """For tests that call `main` as a process does that does nothing else: it leaves Ctrl-C to the system."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def workbooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a workbook of the same tables once in a test: `stats` makes 21, and some tests call it a hundred times."""
     xlsx = pytest.importorskip("harness.features.documents.xlsx")

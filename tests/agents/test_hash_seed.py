@@ -52,6 +52,7 @@ def test_a_process_is_replaced_once_and_only_where_agents_may_play(
         assert len(calls) == 1
 
 
+@pytest.mark.usefixtures("as_a_program")
 def test_agent_of_the_settings_file_is_one_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line alone does not name it; the same process started again reads the same file."""
     file = tmp_path / "own.toml"

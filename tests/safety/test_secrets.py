@@ -491,6 +491,7 @@ def test_parts_of_a_long_key_are_some_thousands() -> None:
         ["--api-key", KEY],
     ],
 )
+@pytest.mark.usefixtures("as_a_program")
 def test_usage_error_does_not_repeat_a_key(words: list[str], capfd: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     """Terminals are recorded, and mistakes are pasted into issues."""
     monkeypatch.setenv("COLUMNS", "200")
@@ -505,6 +506,7 @@ def test_usage_error_does_not_repeat_a_key(words: list[str], capfd: Told, monkey
 # A defect of the harness itself
 
 
+@pytest.mark.usefixtures("as_a_program")
 @pytest.mark.parametrize("name", ["LLM_API_KEY", "provider", "--api-key", "--api-key-file", "--extra-header", "query"])
 def test_defect_of_the_harness_tells_no_key(
     name: str, server: Echoing, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Told
