@@ -117,7 +117,7 @@ class Lane:
                 caller.outage.failed_before(user)
         for extension in extensions:
             caller.trying = extension.trying(self, caller.trying)
-        self._is_plain &= caller.trying == caller.attempt and caller.limiter.slots.rates is None
+        self._is_plain &= caller.leases
         self._failed_before = {user for run in self.runs for user, _ in run.failed_tries}
         self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
 
@@ -135,9 +135,11 @@ class Lane:
         self.over = True
 
     def leases(self, user: User) -> bool:
-        """Return whether a request of a user may be sent by another process as soon as there is a slot: nothing takes
-        part in it, and no try of it failed before."""
-        return self._is_plain and not (self._failed_before and (not user.key or user.name in self._failed_before))
+        """Return whether a slot may be leased for the next request of a user: nothing takes part in it, no try of the
+        user failed before, and with rates, which an unused slot counts towards, the user has a step left."""
+        if not self._is_plain or (self._failed_before and (not user.key or user.name in self._failed_before)):
+            return False
+        return user.counted < user.steps or self.caller.limiter.slots.rates is None
 
     @property
     def has_more(self) -> bool:

@@ -20,6 +20,7 @@ from harness.config.plan import Plan
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.quirks import Adapted
 from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
@@ -94,7 +95,7 @@ class Run:
         with self.open() as job:
             self.job = job
             self.caller: Caller[Any] = Caller(
-                crew.transport if crew else endpoint,
+                Adapted(endpoint) if crew else endpoint,
                 Limiter(Slots(control or FixedControl(limit), clock, rates)),
                 Limits(max_retries, max_outage=900.0),
                 clock=clock,
