@@ -363,7 +363,7 @@ def test_try_of_the_driver_outlives_the_worker_that_waits_for_it(run: Run, certa
         await anyio.sleep(20 * TURN)
 
     endpoint = Endpoint(fails_first)
-    assert on_workers(run, endpoint, 1, losses=[Loss(5, certain)]) is None
+    assert on_workers(run, endpoint, 1, losses=[Loss(7, certain)]) is None
     assert Counter(endpoint.sent) == {user: steps + 1 for user, steps in USERS.items()}
     assert len(run.recorded) == len(USERS) and len(events(run, "worker")) == 2
 
