@@ -136,10 +136,10 @@ class Lane:
 
     def leases(self, user: User) -> bool:
         """Return whether a slot may be leased for the next request of a user: nothing takes part in it, no try of the
-        user failed before, and with rates, which an unused slot counts towards, the user has a step left."""
+        user failed before, and it is likely that there is one, since an unused slot counts towards rates."""
         if not self._is_plain or (self._failed_before and (not user.key or user.name in self._failed_before)):
             return False
-        return user.counted < user.steps or self.caller.limiter.slots.rates is None
+        return user.counted < user.steps or user.settled > user.steps
 
     @property
     def has_more(self) -> bool:

@@ -16,6 +16,7 @@ slots stay taken.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -185,12 +186,9 @@ class _Link:
         self.shards: dict[int, Future[bytes | None]] = {}
         self.recalled: set[int] = set()
         self.lost = False
-        self._ways: dict[int, _Way] = {}
+        self.ways: defaultdict[int, _Way] = defaultdict(_Way)
+        """How this worker gets to the endpoint of each lane."""
         self._stretch = 1.0
-
-    def way(self, lane: int) -> _Way:
-        """Return how this worker gets to the endpoint of a lane."""
-        return self._ways.setdefault(lane, _Way())
 
     def turn_seconds(self, least: float) -> float:
         """Return the length of the next turn: the least, or longer for a busy worker."""
@@ -321,7 +319,7 @@ class Crew:
             if self._stopped:
                 raise self._stopped
             await self._changed.wait()
-        return min(self._links, key=lambda link: (link.way(lane).is_closed, len(link.plays)))
+        return min(self._links, key=lambda link: (link.ways[lane].is_closed, len(link.plays)))
 
     def _is_elsewhere(self, link: _Link, lane: int, fault: TransportFault) -> bool:
         """Note a try that could not reach the endpoint; return whether its user is to be played by another worker.
@@ -329,7 +327,7 @@ class Crew:
         It is after several in a row, while another worker has none: it may be this worker's machine, or its way. Once
         none is left, it is the endpoint, and no worker's fault.
         """
-        way, others = link.way(lane), [other.way(lane) for other in self._links if other is not link]
+        way, others = link.ways[lane], [other.ways[lane] for other in self._links if other is not link]
         way.faults += 1
         if all(one.faults for one in others):
             for one in others:
@@ -606,7 +604,7 @@ class Crew:
         leased.end()
         if play is None:
             return
-        link.way(play.lane).reached()
+        link.ways[play.lane].reached()
         self._largest[play.lane] = max(self._largest[play.lane], size)
         if leased.outcome:
             return _resolve(leased.outcome, reply)
@@ -650,7 +648,7 @@ class Crew:
         if not isinstance(error, TransportFault):
             return
         if not error.unreachable:
-            link.way(lane).reached()
+            link.ways[lane].reached()
         elif self._is_elsewhere(link, lane, error):
             raise SenderLost from error
 
@@ -688,7 +686,7 @@ class Crew:
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
         except SenderLost:
-            if link.lost or link.way(play.lane).is_closed:
+            if link.lost or link.ways[play.lane].is_closed:
                 raise
             # else the play no longer waits for this request
         else:

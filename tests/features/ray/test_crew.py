@@ -815,7 +815,7 @@ class Unreadable(Shared):
 def test_answers_that_cannot_be_used_stop_the_run(play: Callable[..., Any], tmp_path: Path) -> None:
     """After the first ones, with the requests that were in flight, wherever users are played."""
     run, endpoint = made(tmp_path, Unreadable), Endpoint()
-    more = {"turn": 0.1} if play is on_workers else {}  # shorter than the pause in which a lane that stops waits
+    more = {"turn": 0.05} if play is on_workers else {}  # shorter than the pause in which a lane that stops waits
     assert isinstance(play(run, endpoint, **more), AnswersUnusable)
     assert FIRST <= len(endpoint.sent) <= FIRST + LIMIT
     assert run.snapshots[-1].unusable == (("no_json", len(endpoint.sent)),)
