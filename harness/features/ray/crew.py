@@ -39,7 +39,7 @@ from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
 from harness.engine.run import Run
-from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
+from harness.errors import GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.features.ray import messages as m
 from harness.features.ray.player import LEASE_SECONDS
 from harness.features.ray.scoring import SentScores, loaded
@@ -80,6 +80,10 @@ class WorkersStopped(HarnessError):
     """No worker process is left, or nobody who could start another."""
 
     exit_code = MachineError.exit_code
+
+
+class SenderLost(HarnessError):
+    """A worker will not play a user to the end, nor get the reply to its request: another one plays it."""
 
 
 class WorkerGone(Exception):
@@ -376,6 +380,9 @@ class Crew:
             del link.plays[number]
             for task in play.settling:
                 task.cancel()
+            if play.settling:  # what they had in flight is then counted
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait(play.settling)
 
     async def _pump(self, link: _Link) -> None:
         """Give a worker its turns until it is lost; then start another."""

@@ -684,6 +684,23 @@ def test_second_stop_ends_a_lane_at_once(run: Run) -> None:
     assert endpoint.on_the_wire == 0 and not replies(run)
 
 
+def test_try_of_the_driver_that_is_broken_off_is_counted(run: Run) -> None:
+    """It may be billed, and is not in flight any more."""
+
+    async def fails_and_hangs(user: str, before: int) -> None:
+        if not before:
+            raise TransportFault("http_503", "忙")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await asyncio.sleep(TURN)  # a connection takes its time to close
+
+    endpoint = Endpoint(fails_and_hangs)
+    assert isinstance(stopping(run, endpoint, (60, 0.0)), RunStopped)
+    assert len(endpoint.sent) == len(USERS) + 2 and endpoint.on_the_wire == 0
+    assert len(events(run, "unanswered")) == 2 and events(run, "in_flight")[-1]["requests"] == 0
+
+
 @pytest.mark.parametrize("second", [2.0, GRACE_SECONDS])
 def test_second_stop_never_lengthens_the_grace_of_the_first(run: Run, second: float) -> None:
     """As when the endpoint stops a lane whose signal gave it less time: the reason stays the first one, too."""
