@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
-from typing import Any, Generic, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -23,7 +23,7 @@ from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
 from harness.endpoint.rates import Rates
 from harness.endpoint.replies import Denied
-from harness.endpoint.transport import Body, Received, Transport
+from harness.endpoint.transport import Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
 from harness.model import Load, Reply
 
@@ -92,7 +92,7 @@ class Part(Protocol):
 class Try(NamedTuple):
     """One try of a request of a user: its number, and its `parts`, the outermost feature's first."""
 
-    body: Any
+    body: bytes
     rank: int
     user: str
     number: int
@@ -171,11 +171,11 @@ class Limits:
 class Question:
     """The smallest request, for one token, and what sends it: a reply shows that the endpoint serves."""
 
-    transport: Transport[bytes]
+    transport: Transport
     body: bytes
 
 
-class Caller(Generic[Body]):
+class Caller:
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
 
     `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one.
@@ -185,7 +185,7 @@ class Caller(Generic[Body]):
 
     def __init__(
         self,
-        transport: Transport[Body],
+        transport: Transport,
         limiter: Limiter,
         limits: Limits,
         *,
@@ -222,7 +222,7 @@ class Caller(Generic[Body]):
         self._late = count(-1, -1)
 
     async def complete(
-        self, body: Body, rank: int, user: str, warn: Warn, failed_before: int = 0, tried: Tried | None = None
+        self, body: bytes, rank: int, user: str, warn: Warn, failed_before: int = 0, tried: Tried | None = None
     ) -> Reply:
         """Return the settled reply to one of a user's requests, which `failed_before` so often in earlier processes.
         `tried` is its first try, if another process makes that.
@@ -537,7 +537,7 @@ class Lease:
     One of `answered`, `failed` and `unused` gives it back. `late` is the number of a request that takes long.
     """
 
-    caller: Caller[Any]
+    caller: Caller
     rates: Rates | None
     tokens: float
     reserved: Reserved | None
@@ -617,7 +617,7 @@ class _Failures:
     processes are undecided at the start of this one.
     """
 
-    def __init__(self, caller: Caller[Any], user: str, before: int, begun: float) -> None:
+    def __init__(self, caller: Caller, user: str, before: int, begun: float) -> None:
         self.failures: list[Span] = [(caller.started, caller.started)] * before
         self.served = 0
         self._begun = begun

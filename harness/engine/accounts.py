@@ -182,7 +182,7 @@ async def open_lanes(
     return lanes
 
 
-def _lane(one: Opening, findings: Findings, caller: Caller[bytes], where: Callable[[str], str], play: Play) -> Lane:
+def _lane(one: Opening, findings: Findings, caller: Caller, where: Callable[[str], str], play: Play) -> Lane:
     """Return the lane of an opening."""
     plan = one.plan
     for extension in one.extensions:

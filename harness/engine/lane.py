@@ -78,7 +78,7 @@ class Lane:
         self,
         plan: LanePlan,
         findings: Findings,
-        caller: Caller[Any],
+        caller: Caller,
         *,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
@@ -243,15 +243,13 @@ class Lane:
         except MachineError as error:
             self.stop(error, grace=0.0)
 
-    def learned(self, quirk: str, words: str) -> bool:
-        """Save a quirk that another process has learned; return whether it is new."""
-        new = any(quirk not in run.manifest.provenance["quirks"] for run in self.runs)
+    def learned(self, quirk: str, words: str) -> None:
+        """Save a quirk that another process has learned, unless this one knows it."""
         try:
-            if new:
+            if any(quirk not in run.manifest.provenance["quirks"] for run in self.runs):
                 self.findings.learned(quirk, words)
         except MachineError as error:
             self.stop(error, grace=0.0)
-        return new
 
     def limits_changed(self, requested: int | None, changes: Mapping[str, Any]) -> None:
         """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""

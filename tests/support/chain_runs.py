@@ -94,7 +94,7 @@ class Run:
         clock = asyncio.get_running_loop().time  # anyio's needs a task, and timers run outside of them
         with self.open() as job:
             self.job = job
-            self.caller: Caller[Any] = Caller(
+            self.caller: Caller = Caller(
                 Adapted(endpoint) if crew else endpoint,
                 Limiter(Slots(control or FixedControl(limit), clock, rates)),
                 Limits(max_retries, max_outage=900.0),

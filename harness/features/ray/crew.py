@@ -621,9 +621,10 @@ class Crew:
     def _learned(self, link: _Link, lane: int, quirk: str, words: str) -> None:
         """Save a quirk, once, and let this process and the other workers apply it."""
         cast(Adapted, self._lanes[lane].caller.transport).quirks |= {quirk}
-        if not self._lanes[lane].learned(quirk, words):
+        self._lanes[lane].learned(quirk, words)
+        if (adopt := m.Adopt(lane, quirk)) in self._adopted:
             return
-        self._adopted.append(adopt := m.Adopt(lane, quirk))
+        self._adopted.append(adopt)
         for other in self._links:
             if other is not link:
                 other.outbox.append(adopt)

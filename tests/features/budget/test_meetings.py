@@ -40,7 +40,7 @@ def test_budget_holds_where_tries_race(**case: Any) -> None:
     """A try that loses the race may end with a reply, too, which is paid for."""
     hedging = pytest.importorskip("harness.features.hedging.hedging")
 
-    def prepare(caller: Caller[bytes]) -> None:
+    def prepare(caller: Caller) -> None:
         caller.trying = hedging.hedged(caller, 1.0, caller.trying)
 
     ledger, took = of_meter.played(**case, prepare=prepare)
