@@ -635,11 +635,12 @@ class Crew:
         leased.user.key = ask.key
         if play is None:
             return leased.unused(is_known=False)
-        try:
-            self._judge_way(link, play.lane, error)
-        except SenderLost as lost:
-            leased.unused(is_known=False)
-            return play.stop(lost)
+        if isinstance(error, TransportFault):
+            if not error.unreachable:
+                link.ways[play.lane].reached()
+            elif self._is_elsewhere(link, play.lane, error):
+                leased.unused()
+                return play.stop(SenderLost())
         begun = _now() - ask.seconds
         fault = leased.lease.failed(error, leased.user.name, len(ask.body), ask.seconds)
         leased.end()
@@ -650,15 +651,6 @@ class Crew:
             raise fault
 
         self._ask(link, play, ask, Tried(begun, failed))
-
-    def _judge_way(self, link: _Link, lane: int, error: HarnessError) -> None:
-        """Note how a try ended that failed. Raise `SenderLost` if its user is to be played by another worker."""
-        if not isinstance(error, TransportFault):
-            return
-        if not error.unreachable:
-            link.ways[lane].reached()
-        elif self._is_elsewhere(link, lane, error):
-            raise SenderLost from error
 
     def _ask(self, link: _Link, play: _Play, ask: m.Ask, tried: Tried | None = None) -> None:
         """Settle a request: have the worker make the first try, unless that is over or a feature takes part in it."""

@@ -217,8 +217,8 @@ class Player:
             case m.Settled() | m.Refused():
                 self._settled(message)
             case m.Cancel(user):
-                one = self._plays.get(user)
-                _cancel(one.task if one else None)
+                if (one := self._plays.get(user)) and one.task:
+                    one.task.cancel()
             case m.Reclaim(lane):
                 self._give_back(*[one for one in self._plays.values() if one.play.lane == lane])
             case m.Score():
@@ -361,8 +361,3 @@ class Player:
 def _ask(one: _Playing, number: int, asked: Asked, failed: m.Raised | None = None, seconds: float = 0.0) -> m.Ask:
     body, rank, digest, nth, _ = asked
     return m.Ask(one.play.user, number, one.key, body, rank, digest, nth, failed, seconds)
-
-
-def _cancel(task: asyncio.Task[Any] | None) -> None:
-    if task:
-        task.cancel()
