@@ -10,7 +10,6 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 ├── AnswersUnusable     6    almost none of the first answers can be used
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract
-├── SenderLost               another process that sent a request is gone; for the engine only
 └── OfKind                   with the `kind` that files and displays have
     ├── AgentFailed          a user's file (an agent) failed for one user, who becomes a failure
     └── CallError            one request, for the engine only
@@ -119,10 +118,6 @@ class RunStopped(HarnessError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("stopped by a signal")
         self.exit_code = exit_code
-
-
-class SenderLost(HarnessError):
-    """The process that sent a request is gone. No fault of the endpoint: the user is played again elsewhere."""
 
 
 class OfKind(HarnessError):

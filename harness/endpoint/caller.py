@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, takewhile
-from typing import Any, Generic, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
@@ -21,9 +21,10 @@ from harness.cost import Reserved
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
+from harness.endpoint.rates import Rates
 from harness.endpoint.replies import Denied
-from harness.endpoint.transport import Body, Received, Transport
-from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, SenderLost, TransportFault
+from harness.endpoint.transport import Received, Transport
+from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
 from harness.model import Load, Reply
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
@@ -91,7 +92,7 @@ class Part(Protocol):
 class Try(NamedTuple):
     """One try of a request of a user: its number, and its `parts`, the outermost feature's first."""
 
-    body: Any
+    body: bytes
     rank: int
     user: str
     number: int
@@ -100,10 +101,11 @@ class Try(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """How a try that began then, by the caller's clock, failed in another process."""
+    """A first try in another process: when it began, by the caller's clock, and what waits for its reply, and raises as
+    `Trying` does."""
 
-    error: HarnessError
     begun: float
+    reply: Callable[[Warn], Awaitable[Reply]]
 
 
 class Allowance:
@@ -137,6 +139,8 @@ class Allowance:
         """Give back what was reserved for a group beyond what its requests took."""
 
 
+UNLIMITED = Allowance()
+
 Trying = Callable[[Try], Awaitable[Reply]]
 """Tries a request, when its turn comes. Raises `TransportFault`, and as `Caller.complete` does."""
 
@@ -167,11 +171,11 @@ class Limits:
 class Question:
     """The smallest request, for one token, and what sends it: a reply shows that the endpoint serves."""
 
-    transport: Transport[bytes]
+    transport: Transport
     body: bytes
 
 
-class Caller(Generic[Body]):
+class Caller:
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
 
     `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one.
@@ -181,7 +185,7 @@ class Caller(Generic[Body]):
 
     def __init__(
         self,
-        transport: Transport[Body],
+        transport: Transport,
         limiter: Limiter,
         limits: Limits,
         *,
@@ -192,7 +196,7 @@ class Caller(Generic[Body]):
     ) -> None:
         self.trying: Trying = self.attempt
         self.at_once = 1
-        self.allowance = Allowance()
+        self.allowance = UNLIMITED
         self.question = question
         self.traffic = Traffic()
         self.latency, self.failed_tries = Latency(), Latency()
@@ -218,19 +222,17 @@ class Caller(Generic[Body]):
         self._late = count(-1, -1)
 
     async def complete(
-        self, body: Body, rank: int, user: str, warn: Warn, failed_before: int = 0, tried: Tried | None = None
+        self, body: bytes, rank: int, user: str, warn: Warn, failed_before: int = 0, tried: Tried | None = None
     ) -> Reply:
         """Return the settled reply to one of a user's requests, which `failed_before` so often in earlier processes.
-        `tried` is its first try, if `refused` has counted that.
+        `tried` is its first try, if another process makes that.
 
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
         begun, first = tried.begun if tried else self._clock(), Try(body, rank, user, failed_before + 1, warn)
         try:
-            if tried:
-                raise tried.error
-            return await self.trying(first)
+            return await (tried.reply(warn) if tried else self.trying(first))
         except TransportFault as fault:
             return await self._retry(first, fault, _Failures(self, user, failed_before, begun))
 
@@ -238,7 +240,7 @@ class Caller(Generic[Body]):
         """Send a request once, when its turn comes; a try that is cancelled then still counts towards the rates."""
         body, rank, user, number, warn, parts = one
         limiter, clock, rates = self.limiter, self._clock, self.limiter.slots.rates
-        tokens = rates.estimate(body) if rates else 0.0
+        tokens = rates.estimate(len(body)) if rates else 0.0
         if not limiter.at_once(tokens):
             await limiter.acquire(rank, tokens)
         try:
@@ -257,7 +259,7 @@ class Caller(Generic[Body]):
         except EndpointStopped:
             limiter.close()  # before another request gets the slot
             raise
-        except (asyncio.CancelledError, SenderLost):
+        except asyncio.CancelledError:
             fault = ABANDONED
             warn(fault, number)
             raise
@@ -278,47 +280,39 @@ class Caller(Generic[Body]):
         self._succeeded(completion.prompt_tokens or 0, completion.completion_tokens or 0, start, now)
         return Reply(completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
 
-    def lease(self) -> bool:
-        """Take a slot for a try that another process makes when it likes; return whether one is free now.
+    @property
+    def is_plain(self) -> bool:
+        """Return whether nothing takes part in tries."""
+        return self.trying == self.attempt
 
-        One of `answered`, `refused` and `unused` gives it back.
-        """
-        return self.limiter.at_once(0.0)
+    @property
+    def leases(self) -> bool:
+        """Return whether a slot may be leased for a request that is not known yet: a lease itself takes what the
+        request may take."""
+        return self.at_once == 1 and (self.is_plain or self.allowance is not UNLIMITED)
 
-    def answered(self, prompt_tokens: int, completion_tokens: int, seconds: float) -> None:
-        """Count a reply that another process received after so many seconds, with a slot that it had."""
-        now = self._clock()
-        self.traffic.requests += 1
-        self.limiter.release(seconds, None)
-        self.latency.add(seconds)
-        self._succeeded(prompt_tokens, completion_tokens, now - seconds, now)
-
-    def refused(self, error: HarnessError, user: str, seconds: float) -> Tried:
-        """Count a try that failed in another process, with a slot that it had."""
-        fault, begun = None, self._clock() - seconds
-        self.traffic.requests += 1
+    def lease(self, size: int) -> Lease | None:
+        """Return a slot for a request of at most so many bytes, None if none is free now."""
+        rates = self.limiter.slots.rates
+        tokens = rates.estimate(size) if rates else 0.0
+        if not self.limiter.at_once(tokens):
+            return None
         try:
-            if isinstance(error, TransportFault | Denied):
-                error = fault = self._failed(error, user, begun)
-                self.failed_tries.add(seconds)
-        except EndpointStopped as stopped:
-            error = stopped
-        if isinstance(error, EndpointStopped):
-            self.limiter.close()  # before another request gets the slot
-        self.limiter.release(seconds, fault)
-        return Tried(error, begun)
+            reserved = self.allowance.reserve([size])
+        except HarnessError:  # the request itself raises it, when it is known
+            reserved = ()
+        if not reserved:
+            self._leave(tokens)
+            return None
+        return Lease(self, rates, tokens, reserved[0])
 
-    def late(self, user: str, seconds: float) -> int:
-        """Take note of a leased try in flight for so long; return the number for `landed`."""
-        self._in_flight[number := next(self._late)] = self._clock() - seconds, user
-        return number
-
-    def landed(self, number: int) -> None:
-        self._in_flight.pop(number, None)
-
-    def unused(self) -> None:
-        """Take back a slot of which nobody knows whether it was used."""
-        self.limiter.release(0.0, ABANDONED)
+    async def leased(self, size: int, rank: int) -> Lease:
+        """Return a slot for a request of so many bytes, when its turn comes."""
+        rates = self.limiter.slots.rates
+        tokens = rates.estimate(size) if rates else 0.0
+        if not self.limiter.at_once(tokens):
+            await self.limiter.acquire(rank, tokens)
+        return Lease(self, rates, tokens, None)
 
     def _leave(self, tokens: float) -> None:
         """Give a slot back that no try has used."""
@@ -409,7 +403,7 @@ class Caller(Generic[Body]):
     async def _ask(self, question: Question) -> bool | None:
         """Send the question, before requests that wait; return whether it was served, None if it cannot be sent now."""
         limiter, rates = self.limiter, self.limiter.slots.rates
-        tokens = rates.estimate(question.body) if rates else 0.0
+        tokens = rates.estimate(len(question.body)) if rates else 0.0
         if not limiter.ahead(tokens):
             return None
         received, served = None, False
@@ -536,6 +530,84 @@ class Caller(Generic[Body]):
         raise EndpointStopped(why)
 
 
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A slot for one try that another process makes when it likes, with what was reserved for it.
+
+    One of `answered`, `failed` and `unused` gives it back. `late` is the number of a request that takes long.
+    """
+
+    caller: Caller
+    rates: Rates | None
+    tokens: float
+    reserved: Reserved | None
+    late: int = 0
+
+    @property
+    def needs_reply(self) -> bool:
+        """Return whether `answered` needs what was received."""
+        return self.reserved is not None or self.rates is not None
+
+    def is_late(self, user: str, seconds: float) -> None:
+        """Take note that a request has been in flight for so long."""
+        caller = self.caller
+        self.late = next(caller._late)
+        caller._in_flight[self.late] = caller._clock() - seconds, user
+
+    def answered(
+        self, prompt_tokens: int, completion_tokens: int, size: int, seconds: float, received: Received | None
+    ) -> None:
+        """Count a reply to a request of `size` bytes, after so many seconds; `received` as `needs_reply` says."""
+        caller = self.caller
+        now = caller._clock()
+        caller.traffic.requests += 1
+        if received:
+            self._settle(received, size, now)
+        self._release(seconds, None)
+        caller.latency.add(seconds)
+        caller._succeeded(prompt_tokens, completion_tokens, now - seconds, now)
+
+    def failed(self, error: HarnessError, user: str, size: int, seconds: float) -> HarnessError:
+        """Count a try that failed; return the error that the request gets."""
+        caller, fault = self.caller, None
+        now = caller._clock()
+        caller.traffic.requests += 1
+        try:
+            if isinstance(error, TransportFault | Denied):
+                error = fault = caller._failed(error, user, now - seconds)
+                caller.failed_tries.add(seconds)
+        except EndpointStopped as stopped:
+            error = stopped
+        if isinstance(error, EndpointStopped):
+            caller.limiter.close()  # before another request gets the slot
+        self._settle(error, size, now)
+        self._release(seconds, fault)
+        return error
+
+    def unused(self, *, is_known: bool) -> None:
+        """Give back a slot that was not used, or of which nobody knows (`is_known`)."""
+        if is_known and self.rates:
+            self.rates.correct(self.tokens, 0.0, None, self.caller._clock())
+        if self.reserved:
+            if not is_known:
+                self.caller.allowance.took("", self.reserved, 0, ABANDONED)
+            self.caller.allowance.end("", self.reserved)
+        self._release(0.0, ABANDONED)
+
+    def _settle(self, answer: Received | HarnessError, size: int, now: float) -> None:
+        received = answer if isinstance(answer, Received) else None
+        if self.rates:
+            self.rates.correct(self.tokens, *_used(received), now)
+        if self.reserved:
+            self.caller.allowance.took("", self.reserved, size, answer)
+            self.caller.allowance.end("", self.reserved)
+
+    def _release(self, seconds: float, fault: TransportFault | None) -> None:
+        if self.late:
+            self.caller._in_flight.pop(self.late, None)
+        self.caller.limiter.release(seconds, fault)
+
+
 class _Failures:
     """The failed tries of one request, and how many of them count; the first of this process has `begun` then. Being
     asked to wait is none.
@@ -545,7 +617,7 @@ class _Failures:
     processes are undecided at the start of this one.
     """
 
-    def __init__(self, caller: Caller[Any], user: str, before: int, begun: float) -> None:
+    def __init__(self, caller: Caller, user: str, before: int, begun: float) -> None:
         self.failures: list[Span] = [(caller.started, caller.started)] * before
         self.served = 0
         self._begun = begun

@@ -252,7 +252,7 @@ class Adapted:
 
     def __init__(
         self,
-        transport: Transport[bytes],
+        transport: Transport,
         known: Iterable[str] = (),
         stream: str = "auto",
         on_learned: Callable[[str, str], None] = lambda name, words: None,
@@ -266,7 +266,7 @@ class Adapted:
         self._stream = stream
         self._given = frozenset(given)
 
-    def over(self, transport: Transport[bytes]) -> Adapted:
+    def over(self, transport: Transport) -> Adapted:
         """Return the same, with the quirks that are known now, over another transport, which does not stream."""
         needs_schema = self._unwanted >= WITHOUT_SCHEMA
         return Adapted(transport, self.quirks, "off", self.on_learned, self._given, needs_schema)

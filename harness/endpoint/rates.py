@@ -7,8 +7,6 @@ debt is paid (docs/design.md, section 4).
 
 from __future__ import annotations
 
-from collections.abc import Sized
-
 from harness.cost import BYTES_PER_TOKEN
 
 BURST_SECONDS, REQUESTS_BURST_SECONDS = 1.0, 0.1
@@ -51,9 +49,9 @@ class Rates:
         self._tokens = TokenBucket(tpm, now) if tpm else None
         self._completion, self._replies = FIRST_GUESS, 0
 
-    def estimate(self, body: Sized) -> float:
-        """Return the tokens that a request will use, prompt and completion."""
-        return len(body) / BYTES_PER_TOKEN + self._completion
+    def estimate(self, size: int) -> float:
+        """Return the tokens that a request of so many bytes will use, prompt and completion."""
+        return size / BYTES_PER_TOKEN + self._completion
 
     def wait(self, tokens: float, now: float) -> float:
         """Return the seconds until a request of about so many tokens may be sent."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from harness.model import Completion
 
@@ -19,14 +18,10 @@ class Received(NamedTuple):
     first_token: float | None = None
 
 
-Body = TypeVar("Body", bound=Sized, contravariant=True)
-"""A request's bytes, or what represents them in a process that does not have them; its length is theirs."""
-
-
-class Transport(Protocol[Body]):
+class Transport(Protocol):
     """The part that tests replace by a script."""
 
-    async def send(self, body: Body, user: str = "") -> Received:
+    async def send(self, body: bytes, user: str = "") -> Received:
         """Try a request once. The steps of one `user` share a prefix, which servers cache.
 
         Raise `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`.

@@ -17,7 +17,6 @@ from harness.endpoint.caller import Caller, Limits, Question
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
-from harness.endpoint.transport import Transport
 from harness.engine.extension import Extension
 from harness.engine.lane import Lane, LanePlan, Play, play_here
 from harness.engine.progress import Findings
@@ -137,34 +136,30 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]], extensions: Sequence[Exten
     return [Opening(plan, runs, accounts[place], extensions) for place, (plan, runs) in enumerate(plans)]
 
 
-async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> list[Lane]:
-    """Return a lane for each opening, played in this process; open what they need, for as long as `held` is open. Raise
-    `MachineError` if there can be too few connections."""
+async def open_lanes(
+    openings: Sequence[Opening], held: AsyncExitStack, play: Callable[[int], Play] = lambda place: play_here
+) -> list[Lane]:
+    """Return a lane for each opening; open what they need, for as long as `held` is open. `play` returns what plays the
+    users of the opening at a place, by default this process. Raise `MachineError` if there can be too few connections.
+    """
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
-    for one in openings:
+    for place, one in enumerate(openings):
         limiter = Limiter(one.slots)
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         transport, where = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
         question = Question(transport, one.plan.sampling.question())
-        lanes.append(lane_of(one, findings, limiter, transport, where, play_here, question))
+        tuning = one.plan.tuning
+        limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
+        caller = Caller(transport, limiter, limits, clock=time.monotonic, question=question)
+        lanes.append(_lane(one, findings, caller, where, play(place)))
     return lanes
 
 
-def lane_of(
-    one: Opening,
-    findings: Findings,
-    limiter: Limiter,
-    transport: Transport[Any],
-    where: Callable[[str], str],
-    play: Play,
-    question: Question | None,
-) -> Lane:
+def _lane(one: Opening, findings: Findings, caller: Caller, where: Callable[[str], str], play: Play) -> Lane:
     """Return the lane of an opening."""
-    plan, tuning = one.plan, one.plan.tuning
-    limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
-    caller = Caller(transport, limiter, limits, clock=time.monotonic, question=question)
+    plan = one.plan
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
     return Lane(
@@ -172,7 +167,7 @@ def lane_of(
             plan.name,
             plan.selection["sample_seed"],
             one.account.tuning.concurrency,
-            tuning.durability == "power",
+            plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
         ),
         findings,

@@ -58,8 +58,7 @@ class Answers:
         self.read += 1
         if one.kind is not None:
             self.unusable[one.kind] += 1
-        number = self.unusable.total()
-        if self.read != FIRST or number < MOST_UNUSABLE or self._allow_invalid:
+        if self.read != FIRST or self._allow_invalid or (number := self.unusable.total()) < MOST_UNUSABLE:
             return
         kinds = self.unusable.most_common()
         counted = ", ".join(f"{kind} {times}" for kind, times in kinds)

@@ -8,6 +8,7 @@ machine error.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -77,7 +78,7 @@ class Lane:
         self,
         plan: LanePlan,
         findings: Findings,
-        caller: Caller[Any],
+        caller: Caller,
         *,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
@@ -111,13 +112,15 @@ class Lane:
         self.findings = findings
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
+        self._idle: list[asyncio.Future[int | None]] = []
+        """Tasks whose user has ended, and that play another: starting a task costs as much as the rest of its user."""
         self._all_started = anyio.Event()
         for run in self.runs:
             for user, _ in run.failed_tries:
                 caller.outage.failed_before(user)
         for extension in extensions:
             caller.trying = extension.trying(self, caller.trying)
-        self._is_plain &= caller.trying == caller.attempt and caller.limiter.slots.rates is None
+        self._is_plain &= caller.leases
         self._failed_before = {user for run in self.runs for user, _ in run.failed_tries}
         self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
 
@@ -135,9 +138,11 @@ class Lane:
         self.over = True
 
     def leases(self, user: User) -> bool:
-        """Return whether a request of a user may be sent by another process as soon as there is a slot: nothing takes
-        part in it, and no try of it failed before."""
-        return self._is_plain and not (self._failed_before and (not user.key or user.name in self._failed_before))
+        """Return whether a slot may be leased for the next request of a user: nothing takes part in it, no try of the
+        user failed before, and it is likely that there is one, since an unused slot counts towards rates."""
+        if not self._is_plain or (self._failed_before and (not user.key or user.name in self._failed_before)):
+            return False
+        return user.counted < user.steps or user.settled > user.steps
 
     @property
     def has_more(self) -> bool:
@@ -155,10 +160,18 @@ class Lane:
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
         self.in_play += 1
-        self._users.start_soon(self._user, self.schedule.next(slots, other_steps))
+        number = self.schedule.next(slots, other_steps)
+        if self._idle:
+            self._idle.pop().set_result(number)
+        else:
+            self._users.start_soon(self._play_users, number)
 
     def starts_no_more(self) -> None:
         self._all_started.set()
+        for waiting in self._idle:
+            if not waiting.done():  # else it is cancelled
+                waiting.set_result(None)
+        self._idle.clear()
 
     def stop(self, reason: HarnessError, grace: float) -> None:
         """End the lane. The first reason is reported; a later one can only shorten the grace, in seconds."""
@@ -230,15 +243,13 @@ class Lane:
         except MachineError as error:
             self.stop(error, grace=0.0)
 
-    def learned(self, quirk: str, words: str) -> bool:
-        """Save a quirk that another process has learned; return whether it is new."""
-        new = any(quirk not in run.manifest.provenance["quirks"] for run in self.runs)
+    def learned(self, quirk: str, words: str) -> None:
+        """Save a quirk that another process has learned, unless this one knows it."""
         try:
-            if new:
+            if any(quirk not in run.manifest.provenance["quirks"] for run in self.runs):
                 self.findings.learned(quirk, words)
         except MachineError as error:
             self.stop(error, grace=0.0)
-        return new
 
     def limits_changed(self, requested: int | None, changes: Mapping[str, Any]) -> None:
         """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""
@@ -278,6 +289,16 @@ class Lane:
             return completion
 
         return synced
+
+    async def _play_users(self, first: int) -> None:
+        """Play users one after another, until there are no more."""
+        number: int | None = first
+        while number is not None:
+            await self._user(number)
+            if self._all_started.is_set():
+                return
+            self._idle.append(waiting := asyncio.get_running_loop().create_future())
+            number = await waiting
 
     async def _user(self, number: int) -> None:
         run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])

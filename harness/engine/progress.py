@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
 
 from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
@@ -119,7 +118,7 @@ class Progress:
         self,
         name: str,
         findings: Findings,
-        caller: Caller[Any],
+        caller: Caller,
         requested: int | None,
         clock: Callable[[], float],
         power: bool = False,

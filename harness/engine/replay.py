@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from harness.chat import Judged, unnoticed
 from harness.endpoint.caller import Tried
@@ -23,12 +23,11 @@ Saved = Mapping[tuple[str, int], Completion]
 class Asked(NamedTuple):
     """A request to which no reply is saved.
 
-    `body` is its JSON, or a stand-in of the same length for one that another process has. `rank` is how many steps the
-    user has left, `digest` that of the body, and `nth` how often the same was sent before in this play. `tried` is the
-    first try, if it is over.
+    `body` is its JSON. `rank` is how many steps the user has left, `digest` that of the body, and `nth` how often the
+    same was sent before in this play. `tried` is the first try, if another process makes that.
     """
 
-    body: Any
+    body: bytes
     rank: int
     digest: str
     nth: int

@@ -60,7 +60,7 @@ async def open_transport(
 
     Without an address, the baselines of a benchmark answer.
     """
-    opened: list[tuple[str, Transport[bytes]]] = []
+    opened: list[tuple[str, Transport]] = []
     if not route.addresses:
         opened.append((defaults.EMBEDDED, Baselines(cls)))
     for address in route.addresses:

@@ -114,13 +114,13 @@ def test_estimate_is_the_prompt_and_what_completions_have_taken_so_far() -> None
     """Bytes count for the prompt; the mean of the completions seen replaces the first guess from the first one on."""
     rates, body = Rates(None, 6000.0, 0.0), b"x" * 300
     prompt = 300 / BYTES_PER_TOKEN
-    guess = rates.estimate(body) - prompt
+    guess = rates.estimate(len(body)) - prompt
     assert guess > 0.0
     rates.correct(0.0, None, None, 0.0)
-    assert rates.estimate(body) == prompt + guess
+    assert rates.estimate(len(body)) == prompt + guess
     for completion in (10.0, 30.0):
         rates.correct(0.0, 0.0, completion, 0.0)
-    assert rates.estimate(body) == pytest.approx(prompt + 20.0)
+    assert rates.estimate(len(body)) == pytest.approx(prompt + 20.0)
 
 
 def test_estimate_follows_completions_that_become_longer() -> None:
@@ -128,7 +128,7 @@ def test_estimate_follows_completions_that_become_longer() -> None:
     rates = Rates(None, 6000.0, 0.0)
     for completion in [10.0] * 5000 + [500.0] * 500:
         rates.correct(0.0, 0.0, completion, 0.0)
-    assert rates.estimate(b"") > 450.0
+    assert rates.estimate(0) > 450.0
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from harness.config.plan import Plan
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
+from harness.endpoint.quirks import Adapted
 from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
@@ -93,8 +94,8 @@ class Run:
         clock = asyncio.get_running_loop().time  # anyio's needs a task, and timers run outside of them
         with self.open() as job:
             self.job = job
-            self.caller: Caller[Any] = Caller(
-                crew.transport if crew else endpoint,
+            self.caller: Caller = Caller(
+                Adapted(endpoint) if crew else endpoint,
                 Limiter(Slots(control or FixedControl(limit), clock, rates)),
                 Limits(max_retries, max_outage=900.0),
                 clock=clock,

@@ -143,7 +143,7 @@ class _Paid:
         self.reservation.settle(received, fault)
 
 
-def metered(caller: Caller[Any], meter: Meter, trying: Trying) -> Trying:
+def metered(caller: Caller, meter: Meter, trying: Trying) -> Trying:
     """Return what tries a request within a budget, which the caller's other requests count towards, too.
 
     One that does not fit waits without a slot. One request of a caller looks for room at a time.
@@ -177,7 +177,7 @@ def metered(caller: Caller[Any], meter: Meter, trying: Trying) -> Trying:
 class _Questions:
     """A transport whose requests count towards a budget."""
 
-    def __init__(self, transport: Transport[bytes], meter: Meter) -> None:
+    def __init__(self, transport: Transport, meter: Meter) -> None:
         self._transport, self._meter = transport, meter
 
     async def send(self, body: bytes, user: str = "") -> Received:

@@ -64,7 +64,7 @@ class _Race:
         self.won = self.won or received is not None
 
 
-def hedged(caller: Caller[Any], multiple: float, trying: Trying) -> Trying:
+def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
     """Return what sends a try that takes a `multiple` of the 99th percentile a second time, to whichever replica has
     room.
 

@@ -1,9 +1,9 @@
 """Play users in worker processes, on one machine or on many (`--engine ray`; docs/scale.md).
 
-The driver decides and saves, a worker plays and sends. A request needs a slot that the driver has leased to its user,
-or else a `Send` for each try, so that one limit, one rate and one outage hold over all workers; and a play goes on only
-once its reply is in the driver's files.
-So a worker can be lost at any moment: its users are played again elsewhere from their saved replies.
+The driver decides and saves, a worker plays and sends. A request needs a slot that the driver has leased to its user or
+granted to it, and the driver makes the tries after a failed one itself, so that one limit, one rate and one outage hold
+over all workers; and a play goes on only once its reply is in the driver's files. So a worker can
+be lost at any moment: its users are played again elsewhere from their saved replies.
 
     messages   what both send each other
     player     a worker: benchmarks, event loop and connections; knows no driver and no Ray

@@ -4,7 +4,8 @@ A worker has one turn at a time, which carries all messages of both directions. 
 number of turns and not of messages, order is kept, and a worker that falls silent is noticed.
 
 Where a slot is free, it is leased with a user: the worker sends the next request without asking, and what it makes of
-the reply is appended unread, that of a turn at once. Every other try is decided here, one by one.
+the reply is appended unread, that of a turn at once. A request without a lease is granted a slot when its turn comes.
+Tries after a failed one, and those in which a feature takes part, are this process's own.
 
 A lost worker costs its requests in flight, which are sent again, and nothing else: its users are played again by
 others, from their saved replies. Of a process that is gone for certain the slots are free at once. Of any other nobody
@@ -15,20 +16,22 @@ slots stay taken.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from harness.benchmark import kept_files
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.caller import ABANDONED, Tried
+from harness.endpoint.caller import ABANDONED, Lease, Tried, Warn
+from harness.endpoint.quirks import Adapted
 from harness.endpoint.transport import Received
 from harness.engine.answers import USABLE
 from harness.engine.finish import ReportScores
@@ -36,11 +39,11 @@ from harness.engine.lane import Lane, User
 from harness.engine.play import Ended
 from harness.engine.replay import Asked
 from harness.engine.run import Run
-from harness.errors import GaveUp, HarnessError, MachineError, Rejected, SenderLost, TransportFault
+from harness.errors import GaveUp, HarnessError, MachineError, Rejected, TransportFault
 from harness.features.ray import messages as m
 from harness.features.ray.player import LEASE_SECONDS
 from harness.features.ray.scoring import SentScores, loaded
-from harness.model import COMPLETION, PROMPT, Completion, RunUsage
+from harness.model import COMPLETION, PROMPT, Reply, RunUsage
 from harness.store.run import RunStore, record_of
 
 SILENT_SECONDS = 60.0
@@ -69,12 +72,18 @@ and for how long, before one is tried there again."""
 
 
 Of = TypeVar("Of", bound=m.Replied | m.PlayEnded)
+reply_of = msgspec.json.Decoder(Reply).decode
+"""Returns the reply in a line that a worker has sealed."""
 
 
 class WorkersStopped(HarnessError):
     """No worker process is left, or nobody who could start another."""
 
     exit_code = MachineError.exit_code
+
+
+class SenderLost(HarnessError):
+    """A worker will not play a user to the end, nor get the reply to its request: another one plays it."""
 
 
 class WorkerGone(Exception):
@@ -104,41 +113,6 @@ Start = Callable[[int], Awaitable[Sequence[Worker]]]
 
 
 @dataclass(eq=False)
-class Ticket:
-    """A request whose body a worker has: its length is all that rates need of it. `last` is the reply that the worker
-    received last."""
-
-    link: _Link
-    lane: int
-    number: int
-    size: int
-    in_flight: int = 0
-    last: Completion | None = None
-
-    def __len__(self) -> int:
-        return self.size
-
-
-class RemoteTransport:
-    """Sends each request from the worker that has it. `judge` notes how a try failed, and raises `SenderLost` if its
-    user is to be played by another worker."""
-
-    def __init__(self, judge: Callable[[_Link, int, HarnessError], None]) -> None:
-        self._judge = judge
-
-    async def send(self, body: Ticket, user: str = "") -> Received:
-        """Try a request once; raise `SenderLost` too. A cancelled try has ended once this returns."""
-        try:
-            received = await body.link.send(body, user)
-        except TransportFault as fault:
-            self._judge(body.link, body.lane, fault)
-            raise
-        body.link.way(body.lane).reached()
-        body.last = received.completion
-        return received
-
-
-@dataclass(eq=False)
 class _Way:
     """How a worker gets to the endpoint of a lane: `faults` is how many tries in a row did not. Until `closed`, in
     seconds of the event loop, it gets no users of the lane."""
@@ -156,32 +130,31 @@ class _Way:
 
 @dataclass(eq=False)
 class _Leased:
-    """A slot that a worker has for the next request of a user, of `size` bytes at most. `late` is the caller's number
-    of a try that takes long."""
+    """A slot that a worker has: for the next request of a user, of `size` bytes at most, or for one whose `outcome` is
+    waited for, which is logged there."""
 
     user: User
+    lease: Lease
     size: int
-    late: int = 0
+    outcome: asyncio.Future[Reply] | None = None
 
     def end(self, *, is_known: bool = True) -> None:
         """Take note that no request is in flight with it; if it `is_known` what became of that."""
         user = self.user
-        if self.late:
-            user.lane.caller.landed(self.late)
-        if user.run.is_billed:
+        if self.outcome is None and user.run.is_billed:
             if not is_known:
                 user.warn(ABANDONED, 1, self.size)
             user.run.store.lands(self.size)
 
-    def is_late(self, key: str, seconds: float) -> None:
-        """Take note that a request is in flight with it for so long."""
-        self.user.key = key
-        self.late = self.user.lane.caller.late(self.user.name, seconds)
-
     def unused(self, *, is_known: bool = True) -> None:
         """Free the slot."""
-        self.user.lane.caller.unused()
+        self.lease.unused(is_known=is_known)
         self.end(is_known=is_known)
+        self.lose()
+
+    def lose(self) -> None:
+        """Let nobody wait for its outcome."""
+        _resolve(self.outcome, SenderLost())
 
 
 @dataclass(eq=False)
@@ -189,33 +162,27 @@ class _Play:
     user: User
     lane: int
     ended: asyncio.Future[Ended]
-    settling: dict[asyncio.Task[None], Ticket] = field(default_factory=dict)
+    settling: set[asyncio.Task[None]] = field(default_factory=set)
 
     def stop(self, error: BaseException) -> None:
         _resolve(self.ended, error)
 
     def settled(self, task: asyncio.Task[None]) -> None:
         """Forget a request; an error that ends more than its user reaches the lane through the play."""
-        del self.settling[task]
+        self.settling.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self.stop(error)
 
-    def drop(self, *, in_flight: bool) -> None:
-        """Cancel what waits for its turn, and also what is `in_flight`."""
-        for task, ticket in self.settling.items():
-            if in_flight or not ticket.in_flight:
-                task.cancel()
-
 
 class _Link:
-    """One worker, as the driver sees it: the messages for it, its users and its tries in flight."""
+    """One worker, as the driver sees it: the messages for it, its users, and its slots, by user and by the request that
+    has one of its own (0: the next)."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.outbox: list[m.ToWorker] = []
         self.plays: dict[int, _Play] = {}
-        self.attempts: dict[int, asyncio.Future[Received]] = {}
-        self.leased: dict[int, _Leased] = {}
+        self.leased: dict[tuple[int, int], _Leased] = {}
         self.replied: list[tuple[_Play, m.Replied]] = []
         self.recorded: list[tuple[_Play, m.PlayEnded]] = []
         self.running: list[m.Running] = []
@@ -223,13 +190,9 @@ class _Link:
         self.shards: dict[int, Future[bytes | None]] = {}
         self.recalled: set[int] = set()
         self.lost = False
-        self._ways: dict[int, _Way] = {}
+        self.ways: defaultdict[int, _Way] = defaultdict(_Way)
+        """How this worker gets to the endpoint of each lane."""
         self._stretch = 1.0
-        self._numbers = count()
-
-    def way(self, lane: int) -> _Way:
-        """Return how this worker gets to the endpoint of a lane."""
-        return self._ways.setdefault(lane, _Way())
 
     def turn_seconds(self, least: float) -> float:
         """Return the length of the next turn: the least, or longer for a busy worker."""
@@ -243,29 +206,12 @@ class _Link:
         elif share < IDLE:
             self._stretch = max(1.0, self._stretch / STRETCH)
 
-    async def send(self, ticket: Ticket, user: str) -> Received:
-        if self.lost:
-            raise SenderLost
-        attempt = next(self._numbers)
-        self.attempts[attempt] = outcome = asyncio.get_running_loop().create_future()
-        self.outbox.append(m.Send(attempt, ticket.number, user))
-        ticket.in_flight += 1
-        try:
-            return await asyncio.shield(outcome)
-        except asyncio.CancelledError:  # the slot stays taken until the worker confirms, or is lost and released
-            self.outbox.append(m.Drop(attempt))
-            with suppress(HarnessError):
-                await asyncio.shield(outcome)
-            raise
-        finally:
-            ticket.in_flight -= 1
-            del self.attempts[attempt]
-
     def lose(self) -> None:
-        """Give back all users, and the requests that wait; tries in flight remain."""
+        """Give back all users; slots remain taken."""
         self.lost = True
+        for leased in self.leased.values():
+            leased.lose()
         for play in self.plays.values():
-            play.drop(in_flight=False)
             play.stop(SenderLost())
         self.leave_scores()
 
@@ -279,10 +225,7 @@ class _Link:
         self.unscored.clear()
 
     def release(self) -> None:
-        """End the tries that were in flight."""
-        for outcome in self.attempts.values():
-            if not outcome.done():
-                outcome.set_exception(SenderLost())
+        """Free the slots."""
         while self.leased:
             self.leased.popitem()[1].unused(is_known=False)
 
@@ -295,7 +238,6 @@ class Crew:
     """
 
     def __init__(self, workers: Sequence[Worker], start: Start, turn: float | None = None, slack: float = 0.0) -> None:
-        self.transport = RemoteTransport(self._judge_way)
         self._links = [_Link(worker) for worker in workers]
         self._start = start
         self._turn = turn
@@ -381,7 +323,7 @@ class Crew:
             if self._stopped:
                 raise self._stopped
             await self._changed.wait()
-        return min(self._links, key=lambda link: (link.way(lane).is_closed, len(link.plays)))
+        return min(self._links, key=lambda link: (link.ways[lane].is_closed, len(link.plays)))
 
     def _is_elsewhere(self, link: _Link, lane: int, fault: TransportFault) -> bool:
         """Note a try that could not reach the endpoint; return whether its user is to be played by another worker.
@@ -389,7 +331,7 @@ class Crew:
         It is after several in a row, while another worker has none: it may be this worker's machine, or its way. Once
         none is left, it is the endpoint, and no worker's fault.
         """
-        way, others = link.way(lane), [other.way(lane) for other in self._links if other is not link]
+        way, others = link.ways[lane], [other.ways[lane] for other in self._links if other is not link]
         way.faults += 1
         if all(one.faults for one in others):
             for one in others:
@@ -429,14 +371,18 @@ class Crew:
             ended = await play.ended
             self._losses = 0
             return ended
-        except (asyncio.CancelledError, HarnessError):
+        except (asyncio.CancelledError, HarnessError) as error:
             link.outbox.append(m.Cancel(number))
+            if isinstance(error, SenderLost) and play.settling:  # replies may still be saved, which it takes up then
+                await asyncio.wait(play.settling)
             raise
         finally:
             del link.plays[number]
-            play.drop(in_flight=not link.lost)
-            if link.lost and play.settling:  # a reply may still be saved: played again before, it would be asked again
-                await asyncio.wait(play.settling)
+            for task in play.settling:
+                task.cancel()
+            if play.settling:  # what they had in flight is then counted
+                with anyio.CancelScope(shield=True):
+                    await asyncio.wait(play.settling)
 
     async def _pump(self, link: _Link) -> None:
         """Give a worker its turns until it is lost; then start another."""
@@ -456,28 +402,29 @@ class Crew:
             self._save(link)
 
     def _recall(self, link: _Link) -> None:
-        """Ask for the slots of lanes that are to send nothing now."""
+        """Ask for the slots of lanes that are to send nothing now, and each turn where they count towards a rate."""
         for number, lane in enumerate(self._lanes):
-            if not lane.caller.limiter.delay():
+            limiter = lane.caller.limiter
+            if not limiter.slots.rates and not limiter.delay():
                 link.recalled.discard(number)
-            elif link.leased and number not in link.recalled:
+            elif link.leased and (limiter.slots.rates or number not in link.recalled):
                 link.recalled.add(number)
-                link.outbox.append(m.Reclaim(number))
+                link.outbox.insert(0, m.Reclaim(number))
 
     def _lease(self, link: _Link, number: int, play: _Play) -> int:
         """Lease a slot for the next request of a user if one is free; return how many bytes it may have, else 0.
 
         As long as nobody knows how large requests are, a worker asks.
         """
-        user, largest = play.user, self._largest.get(play.lane)
-        if not largest or link.lost or play.ended.done() or number in link.leased or not user.lane.leases(user):
+        user, size, place = play.user, 2 * self._largest.get(play.lane, 0), (number, 0)
+        if not size or link.lost or play.ended.done() or place in link.leased or not user.lane.leases(user):
             return 0
-        if not user.lane.caller.lease():
+        if not (lease := user.lane.caller.lease(size)):
             return 0
-        link.leased[number] = _Leased(user, 2 * largest)
+        link.leased[place] = _Leased(user, lease, size)
         if user.run.is_billed:
-            user.run.store.starts(2 * largest)
-        return 2 * largest
+            user.run.store.starts(size)
+        return size
 
     def _save(self, link: _Link) -> None:
         """Save what a turn brought, of each run by one write, and let these plays go on."""
@@ -587,8 +534,6 @@ class Crew:
 
     def _take(self, link: _Link, message: m.ToDriver) -> None:
         match message:
-            case m.Received() | m.Failed() | m.Dropped():
-                _resolve(link.attempts.get(message.attempt), _outcome(message))
             case m.Replied() | m.Ask(failed=m.Raised()) | m.Late() | m.GivenBack():
                 self._take_of_lease(link, message)
             case m.Ask() | m.PlayEnded() | m.Stopped() | m.Judged():
@@ -620,25 +565,30 @@ class Crew:
                 benchmark.warnings += warnings
 
     def _take_of_lease(self, link: _Link, message: m.Replied | m.Ask | m.Late | m.GivenBack) -> None:
+        place = (message.user, message.request)
+        if place not in link.leased:
+            place = (message.user, 0)
         if isinstance(message, m.Late):
-            return link.leased[message.user].is_late(message.key, message.seconds)
-        leased = link.leased.pop(message.user)
+            leased = link.leased[place]
+            leased.user.key = message.key
+            return leased.lease.is_late(leased.user.name, message.seconds)
+        leased = link.leased.pop(place)
         match message:
             case m.Replied():
                 self._replied(link, leased, message)
             case m.Ask(failed=m.Raised() as failed):
-                self._refused(link, leased, message, m.unpacked(failed))
+                self._failed(link, leased, message, m.unpacked(failed))
             case _:
                 leased.unused()
 
     def _take_of_play(self, link: _Link, message: m.Ask | m.PlayEnded | m.Stopped | m.Judged) -> None:
-        if isinstance(message, m.PlayEnded) and (leased := link.leased.pop(message.user, None)):
+        if isinstance(message, m.PlayEnded) and (leased := link.leased.pop((message.user, 0), None)):
             leased.unused()
         if (play := link.plays.get(message.user)) is None:
             return
         match message:
             case m.Ask():
-                self._ask(link, play, message, None)
+                self._ask(link, play, message)
             case m.PlayEnded():
                 play.user.key = message.key
                 if message.line:
@@ -651,71 +601,96 @@ class Crew:
                 self._lanes[play.lane].judge(play.user.name, how)
 
     def _replied(self, link: _Link, leased: _Leased, message: m.Replied) -> None:
-        """Count the reply to a request that a worker has sent with a leased slot; the end of the turn saves it."""
-        user, play = leased.user, link.plays.get(message.user)
-        user.key = message.key
-        user.lane.caller.answered(message.used[PROMPT], message.used[COMPLETION], message.seconds)
+        """Count the reply to a request that a worker has sent; if nobody waits for it, the end of the turn saves it."""
+        user, play, size, used = leased.user, link.plays.get(message.user), message.size, message.used
+        user.key, reply, received = message.key, None, None
+        if leased.outcome or leased.lease.needs_reply:
+            reply = reply_of(message.line)
+            received = Received(reply.completion, reply.endpoint, reply.first_token)
+        leased.lease.answered(used[PROMPT], used[COMPLETION], size, message.seconds, received)
         leased.end()
-        if play:
-            link.way(play.lane).reached()
-            self._largest[play.lane] = max(self._largest[play.lane], message.size)
-            user.received(message.seconds)
-            link.replied.append((play, message))
+        if play is None:
+            return
+        link.ways[play.lane].reached()
+        self._largest[play.lane] = max(self._largest[play.lane], size)
+        if leased.outcome:
+            return _resolve(leased.outcome, reply)
+        user.received(message.seconds)
+        link.replied.append((play, message))
 
     def _learned(self, link: _Link, lane: int, quirk: str, words: str) -> None:
-        """Save a quirk, once, and let the other workers apply it."""
-        if not self._lanes[lane].learned(quirk, words):
+        """Save a quirk, once, and let this process and the other workers apply it."""
+        cast(Adapted, self._lanes[lane].caller.transport).quirks |= {quirk}
+        self._lanes[lane].learned(quirk, words)
+        if (adopt := m.Adopt(lane, quirk)) in self._adopted:
             return
-        self._adopted.append(adopt := m.Adopt(lane, quirk))
+        self._adopted.append(adopt)
         for other in self._links:
             if other is not link:
                 other.outbox.append(adopt)
 
-    def _refused(self, link: _Link, leased: _Leased, ask: m.Ask, error: HarnessError) -> None:
-        """Count a request that a worker has sent with a leased slot, and that failed; settle it like any other."""
+    def _failed(self, link: _Link, leased: _Leased, ask: m.Ask, error: HarnessError) -> None:
+        """Count a request that a worker has sent, and that failed; the other tries of it are made here."""
         play = link.plays.get(ask.user)
         leased.user.key = ask.key
         if play is None:
             return leased.unused(is_known=False)
-        try:
-            self._judge_way(link, play.lane, error)
-        except SenderLost as lost:
-            leased.unused(is_known=False)
-            return play.stop(lost)
-        tried = leased.user.lane.caller.refused(error, leased.user.name, ask.seconds)
+        if isinstance(error, TransportFault):
+            if not error.unreachable:
+                link.ways[play.lane].reached()
+            elif self._is_elsewhere(link, play.lane, error):
+                leased.unused()
+                return play.stop(SenderLost())
+        begun = _now() - ask.seconds
+        fault = leased.lease.failed(error, leased.user.name, len(ask.body), ask.seconds)
         leased.end()
-        self._ask(link, play, ask, tried)
+        if leased.outcome:
+            return _resolve(leased.outcome, fault)
 
-    def _judge_way(self, link: _Link, lane: int, error: HarnessError) -> None:
-        """Note how a try ended that failed. Raise `SenderLost` if its user is to be played by another worker."""
-        if not isinstance(error, TransportFault):
-            return
-        if not error.unreachable:
-            link.way(lane).reached()
-        elif self._is_elsewhere(link, lane, error):
-            raise SenderLost from error
+        async def failed(warn: Warn) -> Reply:
+            raise fault
 
-    def _ask(self, link: _Link, play: _Play, ask: m.Ask, tried: Tried | None) -> None:
-        play.user.key = ask.key
-        self._largest[play.lane] = max(self._largest.get(play.lane, 0), ask.size)
-        ticket = Ticket(link, play.lane, ask.request, ask.size)
-        task = asyncio.create_task(self._settle(link, play, ask, ticket, tried))
-        play.settling[task] = ticket
+        self._ask(link, play, ask, Tried(begun, failed))
+
+    def _ask(self, link: _Link, play: _Play, ask: m.Ask, tried: Tried | None = None) -> None:
+        """Settle a request: have the worker make the first try, unless that is over or a feature takes part in it."""
+        user, size = play.user, len(ask.body)
+        user.key = ask.key
+        self._largest[play.lane] = max(self._largest.get(play.lane, 0), size)
+        if not tried and user.lane.caller.is_plain and (user.name, ask.digest) not in user.run.failed_tries:
+            tried = Tried(_now(), partial(self._granted, link, play, ask))
+        task = asyncio.create_task(self._settle(link, play, ask, tried))
+        play.settling.add(task)
         task.add_done_callback(play.settled)
 
-    async def _settle(self, link: _Link, play: _Play, ask: m.Ask, ticket: Ticket, tried: Tried | None) -> None:
+    async def _granted(self, link: _Link, play: _Play, ask: m.Ask, warn: Warn) -> Reply:
+        """Return the reply to a request that its worker sends, once there is a slot."""
+        lease = await play.user.lane.caller.leased(len(ask.body), ask.rank)
+        leased = _Leased(play.user, lease, len(ask.body), asyncio.get_running_loop().create_future())
+        if link.lost:
+            leased.unused()
+            raise SenderLost
+        link.leased[ask.user, ask.request] = leased
+        link.outbox.append(m.Granted(ask.user, ask.request))
+        assert leased.outcome
+        try:
+            return await leased.outcome
+        except (asyncio.CancelledError, SenderLost):
+            warn(ABANDONED, 1)
+            raise
+
+    async def _settle(self, link: _Link, play: _Play, ask: m.Ask, tried: Tried | None) -> None:
         """Settle a request, and let its play go on."""
         try:
-            completion = await play.user.settle(Asked(ticket, ask.rank, ask.digest, ask.nth, tried))
+            completion = await play.user.settle(Asked(ask.body, ask.rank, ask.digest, ask.nth, tried))
         except (GaveUp, Rejected) as error:
             link.outbox.append(m.Refused(ask.request, m.packed(error)))
         except SenderLost:
-            if link.lost or link.way(play.lane).is_closed:
+            if link.lost or link.ways[play.lane].is_closed:
                 raise
             # else the play no longer waits for this request
         else:
-            ahead = self._lease(link, ask.user, play)
-            link.outbox.append(m.Settled(ask.request, None if completion is ticket.last else completion, ahead))
+            link.outbox.append(m.Settled(ask.request, completion, self._lease(link, ask.user, play)))
 
 
 def _by_store(messages: Sequence[tuple[_Play, Of]]) -> Iterable[tuple[RunStore, list[tuple[_Play, Of]]]]:
@@ -751,15 +726,6 @@ def _resolve(outcome: asyncio.Future[Any] | None, result: Any) -> None:
         outcome.set_exception(result)
     else:
         outcome.set_result(result)
-
-
-def _outcome(message: m.Received | m.Failed | m.Dropped) -> Received | HarnessError:
-    match message:
-        case m.Received(_, completion, endpoint, first_token):
-            return Received(completion, endpoint, first_token)
-        case m.Failed(_, error):
-            return m.unpacked(error)
-    return SenderLost()
 
 
 def _ended(message: m.PlayEnded) -> Ended:

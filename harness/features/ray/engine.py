@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
@@ -13,14 +12,9 @@ import anyio
 
 from harness.benchmark import Benchmark
 from harness.config.plan import Plan
-from harness.endpoint.caller import Question
-from harness.endpoint.limiter import Limiter
-from harness.endpoint.transport import Transport
-from harness.engine.accounts import Opening, OpenLanes, lane_of, sockets
+from harness.engine.accounts import Opening, OpenLanes, open_lanes, sockets
 from harness.engine.extension import Extension, Say
-from harness.engine.lane import Lane, Play
-from harness.engine.progress import Findings
-from harness.engine.transports import Clients, Listener, open_transport
+from harness.engine.lane import Lane
 from harness.errors import BadInput, to_install
 from harness.features.ray import LOCAL, RAY, of_workers
 from harness.features.ray.crew import Crew
@@ -73,7 +67,7 @@ async def _served(
 ) -> AsyncIterator[list[Lane]]:
     """A lane for each opening, whose users a crew of so many workers plays."""
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        lanes = await _lanes(openings, crew.transport, crew.player, held)
+        lanes = await open_lanes(openings, held, crew.player)
         for number, lane in enumerate(lanes):
             lane.elsewhere = {"workers": workers}
             for run in lane.runs:
@@ -82,29 +76,6 @@ async def _served(
         serving.start_soon(crew.watch, head_answers)
         yield lanes
         serving.cancel_scope.cancel()
-
-
-async def _lanes(
-    openings: Sequence[Opening], transport: Transport[Any], players: Callable[[int], Play], held: AsyncExitStack
-) -> list[Lane]:
-    """Return a lane for each opening, whose users are played by `players` of its place.
-
-    Only what an endpoint is asked in a silence is sent from here; `held` closes its connections.
-    """
-    clients, lanes = Clients(), []
-    for place, one in enumerate(openings):
-        limiter, findings, question = Limiter(one.account.slots), Findings(one.runs, time.monotonic), None
-        if one.route.addresses:
-            listener = Listener(findings.learned, findings.replica, limiter.pause)
-            asking, _ = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
-            question = Question(asking, one.plan.sampling.question())
-        where = partial(_endpoint_of, one.plan)
-        lanes.append(lane_of(one, findings, limiter, transport, where, players(place), question))
-    return lanes
-
-
-def _endpoint_of(plan: Plan, user: str) -> str:
-    return plan.endpoint
 
 
 def _plays_code(benchmark: Benchmark) -> bool:

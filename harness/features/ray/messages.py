@@ -1,6 +1,6 @@
 """The messages between driver and workers: lists in msgpack, one in each direction per turn.
 
-Numbers of users and tries are the driver's, those of requests the worker's own.
+Numbers of users are the driver's, those of requests the worker's own, from 1.
 """
 
 from __future__ import annotations
@@ -94,18 +94,11 @@ class Play(_Message, frozen=True):
     ahead: int
 
 
-class Send(_Message, frozen=True):
-    """Send a request that was announced by `Ask`, once; `user` as for `Transport.send`."""
+class Granted(_Message, frozen=True):
+    """A slot for a request that was announced by `Ask`: send it, once."""
 
-    attempt: int
+    user: int
     request: int
-    user: str
-
-
-class Drop(_Message, frozen=True):
-    """Cancel a try; the worker answers with `Dropped` unless the try has ended."""
-
-    attempt: int
 
 
 class Settled(_Message, frozen=True):
@@ -162,15 +155,15 @@ class Adopt(_Message, frozen=True):
 
 
 class Ask(_Message, frozen=True):
-    """A play needs a reply: `size` of its body in bytes, `rank`, digest and `nth` as for `Settle`.
+    """A play needs a reply: `body`, `rank`, digest and `nth` as for `Settle`.
 
-    With `failed`, a leased slot was used for a first try, which failed so after so many `seconds`.
+    With `failed`, the first try was made, with a slot, and failed so after so many `seconds`.
     """
 
     user: int
     request: int
     key: str
-    size: int
+    body: bytes
     rank: int
     digest: str
     nth: int
@@ -179,7 +172,7 @@ class Ask(_Message, frozen=True):
 
 
 class Replied(_Message, frozen=True):
-    """A leased slot was used for a request, and this is the sealed `line` of its reply, after so many `seconds`.
+    """A slot was used for a request, and this is the sealed `line` of its reply, after so many `seconds`.
 
     `used` are the counts of `RunUsage` that it adds, in order; `size` is of the request's body in bytes.
     """
@@ -194,35 +187,19 @@ class Replied(_Message, frozen=True):
 
 
 class Late(_Message, frozen=True):
-    """A leased slot is in use for so many seconds."""
+    """A slot is in use for so many seconds."""
 
     user: int
+    request: int
     key: str
     seconds: float
 
 
 class GivenBack(_Message, frozen=True):
-    """A leased slot is not in use, and will not be."""
+    """A slot that was leased, or granted to a `request`, is not in use, and will not be."""
 
     user: int
-
-
-class Received(_Message, frozen=True):
-    attempt: int
-    completion: Completion
-    endpoint: str
-    first_token: float | None
-
-
-class Failed(_Message, frozen=True):
-    attempt: int
-    error: Raised
-
-
-class Dropped(_Message, frozen=True):
-    """A try is cancelled, or was not begun, since no play waits for its request."""
-
-    attempt: int
+    request: int = 0
 
 
 class PlayEnded(_Message, frozen=True):
@@ -293,7 +270,7 @@ class Logged(_Message, frozen=True):
     warnings: list[str]
 
 
-ToWorker = Play | Send | Drop | Settled | Refused | Cancel | Reclaim | Score | Adopt
+ToWorker = Play | Granted | Settled | Refused | Cancel | Reclaim | Score | Adopt
 
 
 class Judged(_Message, frozen=True):
@@ -315,9 +292,6 @@ ToDriver = (
     | Replied
     | Late
     | GivenBack
-    | Received
-    | Failed
-    | Dropped
     | PlayEnded
     | Scored
     | Running

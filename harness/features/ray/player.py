@@ -1,4 +1,4 @@
-"""A worker: play users and send their requests, with slots that the driver has leased, or as its messages say.
+"""A worker: play users and send their requests, with slots that the driver has leased or granted.
 
 All of it runs in one thread, in turns. Between two turns nothing runs, so a worker without a driver sends nothing.
 """
@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, takewhile
 from pathlib import Path
@@ -60,24 +60,24 @@ class LanePart:
 
 @dataclass(eq=False)
 class _Playing:
-    """A play in progress. `ahead` is how many bytes may be sent without asking; `leased`: a slot is held for that,
-    which is in use while `sending` is the task that waits for the reply."""
+    """A play in progress. `ahead` is how many bytes may be sent without asking, 0 without a slot. `sending` are tasks
+    that wait for a reply."""
 
     play: m.Play
     ahead: int
-    leased: bool
     key: str = ""
     task: asyncio.Task[None] | None = None
-    sending: asyncio.Task[Any] | None = None
+    sending: set[asyncio.Task[Any]] = field(default_factory=set)
 
 
 @dataclass(eq=False)
 class _Request:
-    """A request of a play until it is settled; `last` is the reply that came last."""
+    """A request of a play until it is settled, or has a slot that was `granted` (None); `last` is the reply that came
+    last."""
 
     playing: _Playing
-    body: bytes
-    settled: asyncio.Future[Completion]
+    settled: asyncio.Future[Completion | None]
+    granted: bool = False
     last: Completion | None = None
 
 
@@ -131,13 +131,12 @@ class Player:
         self._folder = TemporaryDirectory(prefix="behavior-harness-")
         self._out: list[m.ToDriver] = []
         self._requests: dict[int, _Request] = {}
-        self._attempts: dict[int, asyncio.Task[None]] = {}
         self._plays: dict[int, _Playing] = {}
-        self._since: dict[int, float] = {}
+        self._since: dict[int, tuple[float, _Playing]] = {}
         self._usable: Counter[int] = Counter()
         self._unscored: dict[tuple[int, str], list[tuple[int, Record]]] = {}
         self._scored_at = loop.time()
-        self._numbers = count()
+        self._numbers = count(1)
         self._samplings = [part.sampling for part in parts]
         self._benchmarks = [
             unpacked(part.shipped, contents, Path(self._folder.name, str(lane))) for lane, part in enumerate(parts)
@@ -178,10 +177,11 @@ class Player:
         return m.encode(out)
 
     def _tell_late(self) -> None:
-        """Tell of leased slots that are in use for long, once; the oldest come first."""
+        """Tell of slots that are in use for long, once; the oldest come first."""
         now = self._loop.time()
-        for user in list(takewhile(lambda user: now - self._since[user] > LATE_SECONDS, self._since)):
-            self._out.append(m.Late(user, self._plays[user].key, now - self._since.pop(user)))
+        for number in list(takewhile(lambda number: now - self._since[number][0] > LATE_SECONDS, self._since)):
+            since, one = self._since.pop(number)
+            self._out.append(m.Late(one.play.user, number, one.key, now - since))
 
     def _score_played(self) -> None:
         """Score the users whose plays have ended: many at once, which costs a tenth of one by one."""
@@ -202,7 +202,7 @@ class Player:
         self._folder.cleanup()
 
     async def _closed(self) -> None:
-        running = [*[one.task for one in self._plays.values() if one.task], *self._attempts.values()]
+        running = [one.task for one in self._plays.values() if one.task]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -212,19 +212,13 @@ class Player:
         match message:
             case m.Play():
                 self._begin(message)
-            case m.Send(attempt, number, user):
-                if request := self._requests.get(number):
-                    self._attempts[attempt] = sending = self._loop.create_task(self._send(attempt, request, user))
-                    sending.add_done_callback(partial(self._sent, attempt, request))
-                else:  # its play was cancelled
-                    self._out.append(m.Dropped(attempt))
+            case m.Granted():
+                self._granted(message)
             case m.Settled() | m.Refused():
                 self._settled(message)
-            case m.Drop(attempt):
-                _cancel(self._attempts.get(attempt))
             case m.Cancel(user):
-                one = self._plays.get(user)
-                _cancel(one.task if one else None)
+                if (one := self._plays.get(user)) and one.task:
+                    one.task.cancel()
             case m.Reclaim(lane):
                 self._give_back(*[one for one in self._plays.values() if one.play.lane == lane])
             case m.Score():
@@ -232,6 +226,14 @@ class Player:
                 self._out.append(m.Scored(message.shard, totals))
             case m.Adopt(lane, quirk):
                 self._transports[lane].quirks |= {quirk}
+
+    def _granted(self, message: m.Granted) -> None:
+        """Let a play send a request with a slot; give that back where nobody waits for the reply any more."""
+        request = self._requests.get(message.request)
+        if request is None or request.settled.done():
+            return self._out.append(m.GivenBack(message.user, message.request))
+        request.granted = True
+        request.settled.set_result(None)
 
     def _settled(self, message: m.Settled | m.Refused) -> None:
         """Let a play go on that still waits for a request."""
@@ -242,11 +244,11 @@ class Player:
             request.settled.set_exception(m.unpacked(message.error))
         else:
             if message.ahead:
-                request.playing.ahead, request.playing.leased = message.ahead, True
-            request.settled.set_result(message.completion or request.last)  # type: ignore[arg-type]  # one is there
+                request.playing.ahead = message.ahead
+            request.settled.set_result(message.completion or request.last)
 
     def _begin(self, play: m.Play) -> None:
-        self._plays[play.user] = one = _Playing(play, play.ahead, play.ahead > 0)
+        self._plays[play.user] = one = _Playing(play, play.ahead)
         one.task = self._loop.create_task(self._play(one))
         one.task.add_done_callback(partial(self._ended, one))
 
@@ -258,19 +260,20 @@ class Player:
     def _give_back(self, *plays: _Playing) -> None:
         """Give back the slots of plays that are not in use."""
         for one in plays:
-            if one.leased and not one.sending:
-                one.leased = False
+            if one.ahead:
+                one.ahead = 0
                 self._out.append(m.GivenBack(one.play.user))
 
     async def _play(self, one: _Playing) -> None:
         user = one.play.user
         try:
             ended = await self._played(one)
-            if one.sending:  # in a task that the benchmark has left behind
-                _cancel(one.sending)
-                await asyncio.wait([one.sending])
-            one.leased = False  # free with the end of its play
-            self._out.append(ended)  # to the list of this turn, which is not that of the turn in which it began
+            for task in one.sending:  # tasks that the benchmark has left behind
+                task.cancel()
+            if one.sending:
+                await asyncio.wait(one.sending)
+            one.ahead = 0  # free with the end of its play
+            self._out.append(ended)
         except HarnessError as error:
             self._out.append(m.Stopped(user, m.packed(error)))
         except Exception:  # unforeseen: the driver reports it, where its user can see it
@@ -309,66 +312,52 @@ class Player:
     async def _settle(self, one: _Playing, asked: Asked) -> Completion:
         """Return a reply once the driver has saved it; as `Settle`."""
         number = next(self._numbers)
-        self._requests[number] = request = _Request(one, asked.body, self._loop.create_future())
+        self._requests[number] = request = _Request(one, self._loop.create_future())
         try:
-            if one.leased and not one.sending and len(asked.body) <= one.ahead:
-                outcome = await self._sent_ahead(one, number, request, asked)
-                self._out.append(outcome)  # to the list of this turn
+            if 0 < len(asked.body) <= one.ahead:
+                one.ahead = 0
+                await self._send(number, request, asked, 0)
             else:
                 self._give_back(one)
                 self._out.append(_ask(one, number, asked))
-            return await request.settled
+            while (settled := await request.settled) is None:
+                request.granted, request.settled = False, self._loop.create_future()
+                await self._send(number, request, asked, number)
+            return settled
         finally:
             del self._requests[number]
+            if request.granted:  # cancelled before it was used
+                self._out.append(m.GivenBack(one.play.user, number))
 
-    async def _sent_ahead(self, one: _Playing, number: int, request: _Request, asked: Asked) -> m.ToDriver:
-        """Use the leased slot of a play for a request; return what became of it."""
-        user, start = one.play.user, self._loop.time()
-        one.sending, self._since[user] = asyncio.current_task(), start
+    async def _send(self, number: int, request: _Request, asked: Asked, granted: int) -> None:
+        """Use a slot for a request, and tell what became of it; `granted` is the slot's request, 0 for a leased one."""
+        one, start, task = request.playing, self._loop.time(), asyncio.current_task()
+        assert task
+        play = one.play
+        one.sending.add(task)
+        self._since[number] = start, one
         try:
-            received = await self._transports[one.play.lane].send(asked.body, name_of(one.key, one.play.repeat))
+            received = await self._transports[play.lane].send(asked.body, name_of(one.key, play.repeat))
         except HarnessError as error:
-            one.leased = False
-            return _ask(one, number, asked, m.packed(error), self._loop.time() - start)
+            return self._out.append(_ask(one, number, asked, m.packed(error), self._loop.time() - start))
+        except asyncio.CancelledError:
+            self._out.append(m.GivenBack(play.user, granted))
+            raise
         except Exception:  # unforeseen: the driver reports it, and the benchmark is not to catch it
-            return m.Stopped(user, None, traceback.format_exc())
+            self._out += [m.GivenBack(play.user, granted), m.Stopped(play.user, None, traceback.format_exc())]
+            return None
         finally:
-            one.sending = None
-            self._since.pop(user, None)
-        one.leased = False
+            one.sending.discard(task)
+            self._since.pop(number, None)
         request.last = completion = received.completion
-        reply = Reply(
-            completion, self._loop.time() - start, 1, received.endpoint, received.first_token, sent=len(asked.body)
-        )
-        line = seal(response_line(one.key, asked.digest, asked.nth, reply, one.play.repeat, one.play.rate))
+        seconds, size = self._loop.time() - start, len(asked.body)
+        reply = Reply(completion, seconds, 1, received.endpoint, received.first_token, sent=size)
+        line = seal(response_line(one.key, asked.digest, asked.nth, reply, play.repeat, play.rate))
         used = RunUsage()
-        used.add(completion, reply.sent)
-        return m.Replied(user, number, one.key, line, used.counts, reply.sent, reply.seconds)
-
-    async def _send(self, attempt: int, request: _Request, user: str) -> None:
-        try:
-            received = await self._transports[request.playing.play.lane].send(request.body, user)
-        except HarnessError as error:
-            self._out.append(m.Failed(attempt, m.packed(error)))
-        else:
-            request.last = received.completion
-            self._out.append(m.Received(attempt, *received))
-
-    def _sent(self, attempt: int, request: _Request, task: asyncio.Task[None]) -> None:
-        """Forget a try; one that was cancelled may never have begun."""
-        del self._attempts[attempt]
-        if task.cancelled():
-            self._out.append(m.Dropped(attempt))
-        elif error := task.exception():
-            self._out.append(m.Stopped(request.playing.play.user, None, "".join(traceback.format_exception(error))))
-            self._out.append(m.Dropped(attempt))
+        used.add(completion, size)
+        self._out.append(m.Replied(play.user, number, one.key, line, used.counts, size, seconds))
 
 
 def _ask(one: _Playing, number: int, asked: Asked, failed: m.Raised | None = None, seconds: float = 0.0) -> m.Ask:
     body, rank, digest, nth, _ = asked
-    return m.Ask(one.play.user, number, one.key, len(body), rank, digest, nth, failed, seconds)
-
-
-def _cancel(task: asyncio.Task[Any] | None) -> None:
-    if task:
-        task.cancel()
+    return m.Ask(one.play.user, number, one.key, body, rank, digest, nth, failed, seconds)

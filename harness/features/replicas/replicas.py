@@ -43,7 +43,7 @@ class _Replica:
     """
 
     name: str
-    transport: Transport[bytes]
+    transport: Transport
     in_flight: int = 0
     seconds: float = 0.0
     faults: int = 0
@@ -69,7 +69,7 @@ class Replicas:
 
     def __init__(
         self,
-        replicas: Sequence[tuple[str, Transport[bytes]]],
+        replicas: Sequence[tuple[str, Transport]],
         clock: Callable[[], float],
         on_change: Callable[[str], None],
     ) -> None:

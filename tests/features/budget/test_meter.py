@@ -156,7 +156,7 @@ def test_question_counts_and_is_not_asked_where_there_is_no_room() -> None:
     async def scene() -> None:
         made = meter("250tok", most=100)
         stage = Provider({50: (20, 10), 1: (1, 1)}, random.Random(1), 0.0)
-        caller: Caller[bytes] = Caller(
+        caller: Caller = Caller(
             stage,
             Limiter(Slots(FixedControl(4), virtual.now)),
             Limits(0, 900.0),
@@ -281,7 +281,7 @@ def played(
     share: float,
     most: int | None,
     growth: float,
-    prepare: Callable[[Caller[bytes]], None] = lambda caller: None,
+    prepare: Callable[[Caller], None] = lambda caller: None,
 ) -> tuple[Ledger, Decimal]:
     """Play sixty requests against a cap, by a caller that is prepared; return what was counted, and what the replies
     took."""
@@ -295,7 +295,7 @@ def played(
     ledger = Ledger(budget, price, most, takes)
     ends: list[object] = []
 
-    async def ask(caller: Caller[bytes], size: int) -> None:
+    async def ask(caller: Caller, size: int) -> None:
         try:
             await caller.complete(bytes(size), 1, str(size), nobody)
             ends.append(size)

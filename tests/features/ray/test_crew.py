@@ -283,7 +283,7 @@ def test_replacement_may_be_lost_too(run: Run, local: Run, certain: bool) -> Non
 
 def sends(worker: Fake) -> list[float]:
     """When a worker was allowed to send."""
-    return [at for at, message in worker.sent if isinstance(message, m.Send) or getattr(message, "ahead", 0)]
+    return [at for at, message in worker.sent if isinstance(message, m.Granted) or getattr(message, "ahead", 0)]
 
 
 @pytest.mark.parametrize(("certain", "held"), [(True, 0.0), (False, LEASE_SECONDS)])
@@ -332,26 +332,40 @@ class Reserved(Rates):
         super().correct(reserved, used, completion, now)
 
 
-@pytest.mark.parametrize("leased", [False, True])
+@pytest.mark.parametrize("rated", [False, True])
 @pytest.mark.parametrize("how", LOSSES)
-def test_lost_try_is_neither_an_answer_nor_a_fault(run: Run, how: str, leased: bool) -> None:
-    """It changes neither the limit that is found nor an outage's counts, and its tokens are not given back. With rates
-    no slot is leased."""
+def test_lost_try_is_neither_an_answer_nor_a_fault(run: Run, how: str, rated: bool) -> None:
+    """It changes neither the limit that is found nor an outage's counts, and its tokens are not given back."""
 
     async def main() -> None:
         loss = LOSSES[how]
         lost = Loss(4, loss.certain, True, loss.silent)
         async with crew_of(run, endpoint, 1, losses=[lost]) as (crew, _):
-            more: Any = {"control": control, "rates": None if leased else rates, "sleep": anyio.sleep}
+            more: Any = {"control": control, "rates": rates if rated else None, "sleep": anyio.sleep}
             assert await run.play(endpoint, crew=crew, **more) is None
 
     control, rates, endpoint = Counted(LIMIT), Reserved(None, 1e9, 0.0), Endpoint(slow(most=20 * TURN))
     virtual.run(main)
     traffic = run.caller.traffic
     assert (control.answers, control.refusals, traffic.successes) == (STEPS, 0, STEPS)
-    if not leased:
-        assert rates.settled == STEPS and rates.taken == traffic.requests > STEPS
+    if rated:
+        assert rates.settled == STEPS < rates.taken
     assert not run.snapshots[-1].faults and not events(run, "retry") and traffic.retries == 0
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_try_of_the_driver_outlives_the_worker_that_waits_for_it(run: Run, certain: bool) -> None:
+    """Its reply is saved, and the user is played again from that."""
+
+    async def fails_first(user: str, before: int) -> None:
+        if not before:
+            raise TransportFault("http_503", "忙")
+        await anyio.sleep(20 * TURN)
+
+    endpoint = Endpoint(fails_first)
+    assert on_workers(run, endpoint, 1, losses=[Loss(7, certain)]) is None
+    assert Counter(endpoint.sent) == {user: steps + 1 for user, steps in USERS.items()}
+    assert len(run.recorded) == len(USERS) and len(events(run, "worker")) == 2
 
 
 def test_too_many_losses_in_a_row_stop_the_run(run: Run) -> None:
@@ -415,11 +429,11 @@ def test_head_that_is_gone_stops_the_run_and_a_passing_miss_does_not(run: Run) -
 
 
 def asked(worker: Fake) -> int:
-    return sum(isinstance(message, m.Send) for _, message in worker.sent)
+    return sum(isinstance(message, m.Granted) for _, message in worker.sent)
 
 
 def test_most_requests_are_sent_without_asking(tmp_path: Path) -> None:
-    """Only those at the start are decided one by one: until then nobody knows how large they are."""
+    """Only those at the start are asked for: until then nobody knows how large they are."""
     run, endpoint = made(tmp_path, users={str(n): 5 for n in range(20)}), Endpoint(slow())
 
     async def main() -> int:
@@ -430,6 +444,47 @@ def test_most_requests_are_sent_without_asking(tmp_path: Path) -> None:
     assert virtual.run(main) == LIMIT
     assert len(endpoint.sent) == 100 and endpoint.most_on_the_wire <= LIMIT
     assert run.caller.traffic.requests == run.caller.traffic.successes == 100
+    assert run.caller.limiter.slots.in_flight == 0
+
+
+class Timed(Endpoint):
+    """Notes when each request was sent."""
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        self.at = [*getattr(self, "at", []), virtual.now()]
+        return await super().send(body, user)
+
+
+@pytest.mark.parametrize(("rpm", "leased"), [(60.0, False), (6_000.0, True)])
+def test_rate_holds_over_all_workers(tmp_path: Path, rpm: float, leased: bool) -> None:
+    """Whether it binds, so that requests wait for it, or not, so that slots are leased; and it is used."""
+    run, endpoint = made(tmp_path, users={str(n): 5 for n in range(20)}), Timed(slow())
+
+    async def main() -> int:
+        async with crew_of(run, endpoint) as (crew, yard):
+            rates = Rates(rpm, None, virtual.now())
+            assert await run.play(endpoint, crew=crew, limit=9, rates=rates, sleep=anyio.sleep) is None
+        return sum(map(asked, yard.workers))
+
+    asked_for, at = virtual.run(main), endpoint.at
+    assert (asked_for <= 20) is leased and len(at) == 100
+    for first, start in enumerate(at):
+        seconds = 2 * TURN + 0.1  # a slot is used in the turn after the one in which it was free
+        assert all(last - first < (end - start + seconds) * rpm / 60 + 1 for last, end in enumerate(at[first:], first))
+    assert leased or at[-1] - at[0] < 110.0
+
+
+def test_unused_slots_count_once_towards_a_rate(tmp_path: Path) -> None:
+    """A play that thinks for longer than a turn gives its slot back, and asks."""
+    run, endpoint = made(tmp_path, Thinking, users={str(n): 3 for n in range(4)}), Endpoint()
+    rates = Reserved(6_000.0, 1e9, 0.0)
+
+    async def main() -> None:
+        async with crew_of(run, endpoint) as (crew, _):
+            assert await run.play(endpoint, crew=crew, limit=9, rates=rates, sleep=anyio.sleep) is None
+
+    virtual.run(main)
+    assert len(endpoint.sent) == 12 and rates.settled == rates.taken > 12
     assert run.caller.limiter.slots.in_flight == 0
 
 
@@ -473,7 +528,7 @@ def test_refused_requests_lower_the_limit(tmp_path: Path) -> None:
     virtual.run(main)
     assert len(run.recorded) == 20 and not lines(run.files.failures)
     refusals = len(endpoint.sent) - 100
-    assert control.refusals == len(events(run, "retry")) == refusals > 0 and control.answers == 100
+    assert 0 < control.refusals <= len(events(run, "retry")) == refusals and control.answers == 100
 
 
 class Thinking(Shared):
@@ -576,7 +631,7 @@ def test_worker_that_loses_its_way_with_leased_slots_loses_its_users(tmp_path: P
 def test_endpoint_that_no_worker_reaches_stops_the_run_as_ever(run: Run) -> None:
     """Users move once, to a worker that has not failed yet."""
     refused: list[str] = []
-    ending = on_workers(run, Endpoint(), 2, cut_off=refuses(refused), cut_off_workers=(0, 1))
+    ending = on_workers(run, refuses(refused), 2)
     assert isinstance(ending, EndpointStopped) and refused
     assert len(events(run, "worker")) <= 1
 
@@ -627,6 +682,23 @@ def test_second_stop_ends_a_lane_at_once(run: Run) -> None:
     endpoint = Endpoint(hangs)
     assert isinstance(stopping(run, endpoint, (9, GRACE_SECONDS), (12, 0.0)), RunStopped)
     assert endpoint.on_the_wire == 0 and not replies(run)
+
+
+def test_try_of_the_driver_that_is_broken_off_is_counted(run: Run) -> None:
+    """It may be billed, and is not in flight any more."""
+
+    async def fails_and_hangs(user: str, before: int) -> None:
+        if not before:
+            raise TransportFault("http_503", "忙")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await asyncio.sleep(TURN)  # a connection takes its time to close
+
+    endpoint = Endpoint(fails_and_hangs)
+    assert isinstance(stopping(run, endpoint, (60, 0.0)), RunStopped)
+    assert len(endpoint.sent) == len(USERS) + 2 and endpoint.on_the_wire == 0
+    assert len(events(run, "unanswered")) == 2 and events(run, "in_flight")[-1]["requests"] == 0
 
 
 @pytest.mark.parametrize("second", [2.0, GRACE_SECONDS])
@@ -760,7 +832,7 @@ class Unreadable(Shared):
 def test_answers_that_cannot_be_used_stop_the_run(play: Callable[..., Any], tmp_path: Path) -> None:
     """After the first ones, with the requests that were in flight, wherever users are played."""
     run, endpoint = made(tmp_path, Unreadable), Endpoint()
-    more = {"turn": 0.1} if play is on_workers else {}  # shorter than the pause in which a lane that stops waits
+    more = {"turn": 0.05} if play is on_workers else {}  # shorter than the pause in which a lane that stops waits
     assert isinstance(play(run, endpoint, **more), AnswersUnusable)
     assert FIRST <= len(endpoint.sent) <= FIRST + LIMIT
     assert run.snapshots[-1].unusable == (("no_json", len(endpoint.sent)),)

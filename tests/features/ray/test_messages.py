@@ -46,8 +46,7 @@ TO_WORKER: list[Any] = [
         Rate(1),
         9,
     ),
-    m.Send(1, 2, "一 (repeat 2)"),
-    m.Drop(1),
+    m.Granted(1, 2),
     m.Settled(2, None),
     m.Settled(2, WHOLE),
     m.Settled(2, None, 4096),
@@ -58,15 +57,12 @@ TO_WORKER: list[Any] = [
     m.Adopt(0, "no_temperature"),
 ]
 TO_DRIVER: list[Any] = [
-    m.Ask(1, 2, "一", 999, 3, "ab", 0),
-    m.Ask(1, 2, "一", 999, 3, "ab", 0, m.packed(BUSY), 0.5),
+    m.Ask(1, 2, "一", b"{}", 3, "ab", 0),
+    m.Ask(1, 2, "一", b"{}", 3, "ab", 0, m.packed(BUSY), 0.5),
     m.Replied(1, 2, "一", b'{"user_id":"1","crc":"00000000"}\n', tuple(range(16)), 999, 0.5),
-    m.Late(1, "一", 7.5),
+    m.Late(1, 2, "一", 7.5),
     m.GivenBack(1),
-    m.Received(1, WHOLE, "http://here/v1", 0.25),
-    m.Received(1, Completion(""), "http://here/v1", None),
-    m.Failed(1, m.packed(BUSY)),
-    m.Dropped(1),
+    m.GivenBack(1, 2),
     m.PlayEnded(1, "一", b'{"user_id": "1"}', None, True, 2, 1),
     m.PlayEnded(1, "一", None, m.packed(ERRORS["GaveUp"]), False, 0, 0),
     m.Scored(3, b"\x80\x05"),
@@ -85,8 +81,8 @@ TO_DRIVER: list[Any] = [
 
 
 def over(error: HarnessError) -> HarnessError:
-    [message] = m.to_driver(m.encode([m.Failed(1, m.packed(error))]))
-    assert isinstance(message, m.Failed)
+    [message] = m.to_driver(m.encode([m.Stopped(1, m.packed(error))]))
+    assert isinstance(message, m.Stopped) and message.error
     return m.unpacked(message.error)
 
 

@@ -15,7 +15,6 @@ import pytest
 from harness.chat import Chat
 from harness.cost import Rate
 from harness.endpoint.quirks import Adapted
-from harness.endpoint.transport import Received
 from harness.engine.transports import Listener, Route
 from harness.errors import TransportFault
 from harness.features.ray import messages as m
@@ -65,6 +64,10 @@ def play(*saved: tuple[str, int, Completion], user: int = 1, line: bytes = LINE,
     return m.Play(user, 0, "weibo", "tasks.jsonl", 1, line, 1, 1, list(saved), Rate(), ahead)
 
 
+def granted(ask: m.Ask) -> m.Granted:
+    return m.Granted(ask.user, ask.request)
+
+
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[list[Alone]]:
     made: list[Alone] = []
@@ -89,19 +92,26 @@ def hanging(tmp_path: Path, opened: list[Alone]) -> Alone:
 
 
 def test_play_asks_sends_and_goes_on_once_each_reply_is_saved(alone: Alone) -> None:
-    """Nothing is sent without a `Send`, and nothing goes on without a `Settled`."""
+    """Nothing is sent without a slot, and nothing goes on without a `Settled`."""
     first = alone.asked()
     assert (first.user, first.key, first.rank, first.nth) == (1, "一", 2, 0)
     assert alone.turn() == [] and not alone.endpoint.sent
-    [received] = alone.turn(m.Send(10, first.request, "一"))
-    assert isinstance(received, m.Received) and received.attempt == 10
+    [replied] = alone.turn(granted(first))
+    assert isinstance(replied, m.Replied) and replied.request == first.request
     assert alone.turn() == []
     [second] = alone.turn(m.Settled(first.request, None))
     assert isinstance(second, m.Ask) and second.rank == 1 and second.digest != first.digest
-    [_] = alone.turn(m.Send(11, second.request, "一"))
+    [_] = alone.turn(granted(second))
     [ended] = alone.turn(m.Settled(second.request, Completion("另一个")))
     assert isinstance(ended, m.PlayEnded) and ended.line and ended.error is None
-    assert unseal(ended.line)["replies"] == [received.completion.text, "另一个"]
+    assert unseal(ended.line)["replies"] == [unseal(replied.line)["completion"]["text"], "另一个"]
+
+
+def test_reply_that_the_driver_has_needs_no_slot(alone: Alone) -> None:
+    """It sent the request itself, or another run had saved the reply."""
+    first = alone.asked()
+    [second] = alone.turn(m.Settled(first.request, Completion("有的")))
+    assert isinstance(second, m.Ask) and not alone.endpoint.sent
 
 
 def test_saved_replies_are_used_and_not_asked_for(alone: Alone) -> None:
@@ -109,22 +119,22 @@ def test_saved_replies_are_used_and_not_asked_for(alone: Alone) -> None:
     first = alone.asked()
     [second] = alone.turn(m.Cancel(1), play((first.digest, 0, Completion("存的")), ("没有", 0, Completion("")), user=2))
     assert isinstance(second, m.Ask) and (second.user, second.rank) == (2, 1)
-    alone.turn(m.Send(1, second.request, "一"))
+    alone.turn(granted(second))
     [ended] = alone.turn(m.Settled(second.request, None))
     assert isinstance(ended, m.PlayEnded) and (ended.replayed, ended.unused) == (1, 1)
 
 
-def test_every_cancelled_try_is_confirmed_once(hanging: Alone) -> None:
-    """In flight, before it began, and of a play that is gone; one that has ended is not."""
+def test_slot_of_a_cancelled_play_comes_back_once(hanging: Alone) -> None:
+    """Of a request in flight, of one that did not use it yet, and of one that is gone."""
     ask = hanging.asked()
-    assert hanging.turn(m.Send(1, ask.request, "一")) == []
+    assert hanging.turn(granted(ask)) == []
     assert hanging.endpoint.on_the_wire == 1
-    assert hanging.turn(m.Drop(1)) == [m.Dropped(1)]
+    assert hanging.turn(m.Cancel(1)) == [m.GivenBack(1, ask.request)]
     assert hanging.endpoint.on_the_wire == 0
-    assert hanging.turn(m.Send(2, ask.request, "一"), m.Drop(2)) == [m.Dropped(2)]
-    assert hanging.turn(m.Drop(2)) == []
-    hanging.turn(m.Cancel(1))
-    assert hanging.turn(m.Send(3, ask.request, "一")) == [m.Dropped(3)]
+    assert hanging.turn(granted(ask)) == [m.GivenBack(1, ask.request)]
+    again = hanging.asked()
+    assert hanging.turn(granted(again), m.Cancel(1)) == [m.GivenBack(1, again.request)]
+    assert hanging.turn(m.Cancel(1)) == [] and len(hanging.endpoint.sent) == 1
 
 
 def test_play_that_is_cancelled_before_it_began_leaves_nothing(alone: Alone) -> None:
@@ -141,48 +151,20 @@ def test_reply_to_a_cancelled_play_is_ignored(alone: Alone) -> None:
     assert alone.turn(m.Refused(ask.request, m.packed(TransportFault("timeout", "")))) == []
 
 
-def test_fault_is_reported_and_the_request_can_be_sent_again(tmp_path: Path, opened: list[Alone]) -> None:
-    """The play does not notice; the driver decides whether there is another try."""
-
-    async def fails_first(user: str, before: int) -> None:
-        if not before:
-            raise TransportFault("http_503", "忙", retry_after=3.0)
-
-    opened.append(one := Alone(tmp_path, Endpoint(fails_first)))
-    ask = one.asked()
-    [failed] = one.turn(m.Send(1, ask.request, "一"))
-    assert isinstance(failed, m.Failed) and vars(m.unpacked(failed.error))["retry_after"] == 3.0
-    [received] = one.turn(m.Send(2, ask.request, "一"))
-    assert isinstance(received, m.Received) and received.attempt == 2
-
-
-def test_transport_gets_the_user_that_the_driver_names(tmp_path: Path, opened: list[Alone]) -> None:
-    """A second try of a slow request names none, so that it goes to another replica."""
-    users = []
-
-    class Noting(Endpoint):
-        async def send(self, body: bytes, user: str = "") -> Received:
-            users.append(user)
-            return await super().send(body, user)
-
-    opened.append(one := Alone(tmp_path, Noting()))
-    ask = one.asked()
-    one.turn(m.Send(1, ask.request, "一"), m.Send(2, ask.request, ""))
-    assert users == ["一", ""]
-
-
-def test_defect_while_sending_has_its_traceback_and_frees_the_try(tmp_path: Path, opened: list[Alone]) -> None:
-    """An error that nobody foresaw is the driver's to report."""
+@pytest.mark.parametrize("ahead", [0, 10_000])
+def test_defect_while_sending_has_its_traceback_and_frees_the_slot(
+    tmp_path: Path, opened: list[Alone], ahead: int
+) -> None:
+    """An error that nobody foresaw is the driver's to report, and the benchmark cannot catch it."""
 
     async def breaks(user: str, before: int) -> None:
         raise ZeroDivisionError("意外")
 
     opened.append(one := Alone(tmp_path, Endpoint(breaks)))
-    ask = one.asked()
-    [stopped, dropped] = one.turn(m.Send(1, ask.request, "一"))
+    [given_back, stopped] = one.turn(play(ahead=ahead)) if ahead else one.turn(granted(one.asked()))
     assert isinstance(stopped, m.Stopped) and stopped.error is None
     assert "ZeroDivisionError: 意外" in stopped.defect and "in breaks" in stopped.defect
-    assert dropped == m.Dropped(1)
+    assert given_back == m.GivenBack(1, 0 if ahead else 1)
 
 
 def test_line_that_is_no_task_stops_the_run_with_its_place(alone: Alone) -> None:
@@ -224,7 +206,7 @@ def test_close_ends_plays_and_requests(tmp_path: Path) -> None:
         await anyio.sleep_forever()
 
     one = Alone(tmp_path, Endpoint(hangs))
-    one.turn(m.Send(1, one.asked().request, "一"))
+    one.turn(granted(one.asked()))
     one.close()
     assert one.endpoint.on_the_wire == 0
     assert asyncio.all_tasks(one.loop) == set()
@@ -342,29 +324,19 @@ def test_request_that_takes_long_is_told_of_once(hanging: Alone) -> None:
     assert isinstance(late, m.Late) and (late.user, late.key) == (1, "一") and late.seconds > 5.0
 
 
-def test_failed_try_with_a_leased_slot_is_told_with_its_request(tmp_path: Path, opened: list[Alone]) -> None:
-    """Which the driver then lets send again, or refuses."""
+@pytest.mark.parametrize("ahead", [0, MANY])
+def test_failed_try_is_told_with_its_request(tmp_path: Path, opened: list[Alone], ahead: int) -> None:
+    """Which the driver then sends itself, or refuses; the play does not notice."""
 
-    async def fails_first(user: str, before: int) -> None:
-        if not before:
-            raise TransportFault("http_503", "忙", retry_after=3.0)
+    async def fails(user: str, before: int) -> None:
+        raise TransportFault("http_503", "忙", retry_after=3.0)
 
-    opened.append(one := Alone(tmp_path, Endpoint(fails_first)))
-    [ask] = one.turn(play(ahead=MANY))
+    opened.append(one := Alone(tmp_path, Endpoint(fails)))
+    [ask] = one.turn(play(ahead=ahead)) if ahead else one.turn(granted(one.asked()))
     assert isinstance(ask, m.Ask) and ask.failed and vars(m.unpacked(ask.failed))["retry_after"] == 3.0
-    [received] = one.turn(m.Send(2, ask.request, "一"))
-    assert isinstance(received, m.Received)
-
-
-def test_defect_with_a_leased_slot_has_its_traceback(tmp_path: Path, opened: list[Alone]) -> None:
-    """The benchmark cannot catch it."""
-
-    async def breaks(user: str, before: int) -> None:
-        raise ZeroDivisionError("意外")
-
-    opened.append(one := Alone(tmp_path, Endpoint(breaks)))
-    [stopped] = one.turn(play(ahead=MANY))
-    assert isinstance(stopped, m.Stopped) and "ZeroDivisionError: 意外" in stopped.defect
+    assert orjson.loads(ask.body)["messages"]
+    [second] = one.turn(m.Settled(ask.request, Completion("好了")))
+    assert isinstance(second, m.Ask) and second.failed is None
 
 
 class Leaving(Shared):
@@ -377,7 +349,7 @@ class Leaving(Shared):
 
 
 def test_play_ends_after_its_request_in_flight(tmp_path: Path, opened: list[Alone]) -> None:
-    """With the end of the play its slot is free."""
+    """Whose slot comes back before."""
 
     async def lasts(user: str, before: int) -> None:
         try:
@@ -387,6 +359,6 @@ def test_play_ends_after_its_request_in_flight(tmp_path: Path, opened: list[Alon
 
     opened.append(one := Alone(tmp_path, Endpoint(lasts), Leaving))
     assert one.turn(play(ahead=MANY)) == [] and one.endpoint.on_the_wire == 1
-    [ended] = [*one.turn(), *one.turn()]
-    assert isinstance(ended, m.PlayEnded)
+    [given_back, ended] = [*one.turn(), *one.turn()]
+    assert given_back == m.GivenBack(1) and isinstance(ended, m.PlayEnded)
     assert one.endpoint.sent == ["一"] and one.endpoint.on_the_wire == 0

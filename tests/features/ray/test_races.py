@@ -1,4 +1,4 @@
-"""Workers where a request is sent a second time: two tries race, on one worker or on two."""
+"""Workers where a request is sent a second time: the driver makes both tries, which race."""
 
 from __future__ import annotations
 
