@@ -8,7 +8,6 @@ machine error.
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -112,8 +111,6 @@ class Lane:
         self.findings = findings
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
-        self._idle: list[asyncio.Future[int | None]] = []
-        """Tasks whose user has ended, and that play another: starting a task costs as much as the rest of its user."""
         self._all_started = anyio.Event()
         for run in self.runs:
             for user, _ in run.failed_tries:
@@ -160,18 +157,10 @@ class Lane:
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
         self.in_play += 1
-        number = self.schedule.next(slots, other_steps)
-        if self._idle:
-            self._idle.pop().set_result(number)
-        else:
-            self._users.start_soon(self._play_users, number)
+        self._users.start_soon(self._user, self.schedule.next(slots, other_steps))
 
     def starts_no_more(self) -> None:
         self._all_started.set()
-        for waiting in self._idle:
-            if not waiting.done():  # else it is cancelled
-                waiting.set_result(None)
-        self._idle.clear()
 
     def stop(self, reason: HarnessError, grace: float) -> None:
         """End the lane. The first reason is reported; a later one can only shorten the grace, in seconds."""
@@ -289,16 +278,6 @@ class Lane:
             return completion
 
         return synced
-
-    async def _play_users(self, first: int) -> None:
-        """Play users one after another, until there are no more."""
-        number: int | None = first
-        while number is not None:
-            await self._user(number)
-            if self._all_started.is_set():
-                return
-            self._idle.append(waiting := asyncio.get_running_loop().create_future())
-            number = await waiting
 
     async def _user(self, number: int) -> None:
         run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
