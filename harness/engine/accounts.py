@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any
 
 from harness import defaults
 from harness.config.plan import Plan

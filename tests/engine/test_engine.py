@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
@@ -104,22 +103,6 @@ async def test_no_more_than_the_limit_is_on_the_wire_or_in_play(run: Run) -> Non
     await run.play(endpoint, limit=3)
     assert endpoint.most_on_the_wire == 3
     assert run.benchmark.most_in_play == 3
-
-
-@pytest.mark.anyio
-async def test_tasks_play_one_user_after_another(tmp_path: Path) -> None:
-    """There are as many as users in play at once, and none is left in the end."""
-    tasks = set[int]()
-
-    class Noting(Chains):
-        async def play(self, given: JSON, chat: Chat) -> list[str]:
-            tasks.add(id(asyncio.current_task()))
-            return await super().play(given, chat)
-
-    before = len(asyncio.all_tasks())
-    run = Run(tmp_path, benchmark=Noting())
-    assert await run.play(Endpoint(), limit=3) is None
-    assert len(tasks) == 3 and len(asyncio.all_tasks()) == before
 
 
 @pytest.mark.anyio
