@@ -86,9 +86,10 @@ class Side:
         return np.array([row[user] for user in users], dtype=np.intp)
 
 
-def common(a: Side, b: Side) -> tuple[str, ...]:
-    """Return the users that both have, with the same task, in the order of A."""
-    return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
+def common(first: Side, *others: Side) -> tuple[str, ...]:
+    """Return the users that all have, with the same task, in the order of the first."""
+    tasks = [other.tasks for other in others]
+    return tuple(user for user, task in first.tasks.items() if all(of.get(user) == task for of in tasks))
 
 
 def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, Path]:

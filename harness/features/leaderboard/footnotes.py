@@ -47,7 +47,7 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += _ranked_subsets(printed)
     found += [PROMPTS] if any(table.spreads for table in printed) else []
     found += [*_invalid(printed), *_repeats(printed)]
-    rows = [row for table in printed for row in table.rows if not row.is_published]
+    rows = [row for table in printed for row in table.runs]
     names = dict.fromkeys(row.name for row in rows)
     synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
     if synthetic:
@@ -106,7 +106,7 @@ def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
     without = {
         f"{row.name} ({table.metric.ranked_by})": None
         for table in printed
-        if table.metric.ranked_by and sum(not row.is_published for row in table.rows) > 1
+        if table.metric.ranked_by and len(table.runs) > 1
         for row in table.rows
         if any(figure and figure.report and figure.by is None for figure in row.figures.values())
     }

@@ -17,7 +17,7 @@ from harness.errors import BadInput
 from harness.features.documents.outputs import Outputs
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
-from harness.features.leaderboard.grid import Grid
+from harness.features.leaderboard.grid import Grid, Number
 from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
@@ -161,46 +161,43 @@ def _head(table: MetricTable) -> str:
 def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
     """Return a run's mean over its subsets, and its rank if the table has ranks."""
     row = next((row for row in table.rows if row.name == run), None)
-    rank = row.rank_text if row else ""
-    return (_figure(table, row.own if row else None), *(rank for _ in table.rank_head))
+    return (_figure(table, row.own if row else None), *table.ranks(row))
 
 
 def _chance(table: MetricTable) -> tuple[str, ...]:
     """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
     level = table.chance.get(table.same_mean or "")
-    return ("" if level is None else table.metric.text(level), *("" for _ in table.rank_head))
+    return ("" if level is None else table.metric.text(level), *table.ranks(None))
 
 
 def _by_subset(table: MetricTable) -> Table:
     """Return the figures of each subset, and the average if a run has one."""
     columns = [name for name in table.columns if any(row.figures[name] for row in table.rows)]
-    rows = []
-    for row in table.rows:
-        ranks = (row.rank_text for _ in table.rank_head)
-        rows.append((row.name, *(_figure(table, row.figures[column]) for column in columns), *ranks))
+    rows = [
+        (row.name, *(_figure(table, row.figures[column]) for column in columns), *table.ranks(row))
+        for row in table.rows
+    ]
     if levels := table.chance:
         texts = (table.metric.text(levels[column]) if column in levels else "" for column in columns)
-        rows.append((CHANCE, *texts, *("" for _ in table.rank_head)))
+        rows.append((CHANCE, *texts, *table.ranks(None)))
     return Table((table.title, *columns, *table.rank_head), tuple(rows))
 
 
 def _figure(table: MetricTable, of: Figure | None) -> str:
-    """Return a value, with its interval on a line of its own."""
-    if of is None:
-        return "n/a"
-    interval = f"\n{table.metric.span(of.shown.interval)}" if of.shown.interval else ""
-    published = f" ({given})" if (given := table.published(of)) else ""
-    return f"{table.metric.text(of.shown.value)}{'' if of.complete else '*'}{published}{interval}"
+    return _text(formats.number(table, of, intervals=True)) or "n/a"
 
 
 def _block(grid: Grid) -> Table:
-    """Return a grid as a block, intervals on lines of their own."""
-    rows = (
-        (name, *("\n".join(filter(None, (number.text, number.interval))) if number else "" for number in numbers))
-        for group in grid.groups
-        for name, numbers in group
-    )
+    rows = ((name, *map(_text, numbers)) for group in grid.groups for name, numbers in group)
     return Table((grid.title, *grid.columns), tuple(rows))
+
+
+def _text(number: Number | None) -> str:
+    """Return a figure with its interval on a line of its own; empty for none."""
+    if number is None:
+        return ""
+    published = f" ({number.published})" if number.published else ""
+    return "\n".join(filter(None, (f"{number.text}{'*' if number.marked else ''}{published}", number.interval)))
 
 
 def _of_subsets(table: MetricTable) -> Chart:

@@ -172,7 +172,7 @@ class Spread:
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
     have one of that name. `last` is the average, or the only subset of any run. The ranks of the rows' own means are
-    shown in a column of the name `rank_head`. `spreads` are over prompts, in the column `last`."""
+    shown under `rank_head`. `spreads` are over prompts, in the column `last`."""
 
     layout: Layout
     metric: Metric
@@ -180,7 +180,6 @@ class MetricTable:
     rows: tuple[Row, ...]
     last: str
     source: Published | None = None
-    rank_head: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
 
     @property
@@ -190,6 +189,19 @@ class MetricTable:
     @property
     def columns(self) -> tuple[str, ...]:
         return self.layout.columns
+
+    @property
+    def runs(self) -> list[Row]:
+        return [row for row in self.rows if not row.is_published]
+
+    @property
+    def rank_head(self) -> tuple[str, ...]:
+        """Return the head of the column of ranks; empty where no run has any."""
+        return ("rank",) if any(row.rank_text for row in self.rows) else ()
+
+    def ranks(self, row: Row | None) -> tuple[str, ...]:
+        """Return the cells of a row under `rank_head`."""
+        return tuple(row.rank_text if row else "" for _ in self.rank_head)
 
     @property
     def title(self) -> str:

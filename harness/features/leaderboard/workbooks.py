@@ -50,11 +50,11 @@ def workbooks(
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
-    spent = COSTS if costs.is_known(reports) else {}
+    spent: Columns = COSTS if costs.is_known(reports) else {}
     columns = {**ABOUT, **spent}
     about = {key: [made(of) for made in columns.values()] for key, of in runs.items()}
     sheets = [
-        _runs_sheet(reports, {**RUNS, **{name: _of_one(made) for name, made in spent.items()}}, missing),
+        _runs_sheet(reports, {**RUNS, **spent}, missing),
         *(_summary_sheet(table, tuple(columns), about) for table in tables),
     ]
     yield SUMMARY, sheets + ([_prompts_sheet(tables)] if any(table.spreads for table in tables) else [])
@@ -66,8 +66,7 @@ def _notes(table: MetricTable) -> list[str]:
 
 
 def _cells(table: MetricTable, row: Row) -> list[Content]:
-    rank = row.rank_text or None
-    return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
+    return [*(_cell(table.metric, row, column) for column in table.columns), *(of or None for of in table.ranks(row))]
 
 
 def _unlike(table: MetricTable) -> list[str]:
@@ -131,7 +130,7 @@ def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple
         for column in table.columns:
             interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
             cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        cells += (row.rank_text or None for _ in table.rank_head)
+        cells += (rank or None for rank in table.ranks(row))
         cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
         rows.append([*cells, *chain(*_as_published(table, row, unlike))])
     columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]
@@ -148,19 +147,19 @@ def _scored(reports: Sequence[Scored]) -> Cell:
     return Cell(sum(report.scored for report in reports), not are_complete, number=WHOLE)
 
 
-def _whole(number: int) -> Cell:
-    return Cell(number, number=WHOLE)
+def _sum(name: str, reports: Sequence[Scored]) -> Cell:
+    return Cell(sum(getattr(report, name) for report in reports), number=WHOLE)
 
 
 def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
     """Return a sum, blank if no request was counted, as for results of the authors' runner."""
     counted = [report.usage.get(name, 0) for report in reports if report.usage]
-    return _whole(sum(counted)) if counted else None
+    return Cell(sum(counted), number=WHOLE) if counted else None
 
 
 def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
     of = costs.spent(reports)
-    return _whole(of.total(name)) if of.reports else None
+    return Cell(of.total(name), number=WHOLE) if of.reports else None
 
 
 def _money(amounts: Sequence[Money]) -> Cell | None:
@@ -168,61 +167,50 @@ def _money(amounts: Sequence[Money]) -> Cell | None:
     return Cell(float(amounts[0].amount), amounts[0].about, number=decimals(6)) if len(amounts) == 1 else None
 
 
-def _of_one(made: Callable[[Sequence[Scored]], Content]) -> Callable[[Scored], Content]:
-    return lambda report: made([report])
+def _text(name: str, reports: Sequence[Scored]) -> str:
+    return _together(getattr(report, name) for report in reports)
 
 
 def _together(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(word for word in words if word))
 
 
-def _prompt(report: Scored) -> str:
-    return ", ".join((report.prompt_label, *report.settings))
+Columns = Mapping[str, Callable[[Sequence[Scored]], Content]]
+"""Columns by name, each made of the reports of a run, on all its subsets or on one."""
 
-
-def _tasks(report: Scored) -> str:
-    return "synthetic" if report.synthetic else ""
-
-
-ABOUT: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+ABOUT: Columns = {
     "users scored": _scored,
-    "users expected": lambda reports: _whole(sum(report.expected for report in reports)),
+    "users expected": partial(_sum, "expected"),
     "requests": partial(_used, "requests"),
     "prompt tokens": partial(_used, "prompt_tokens"),
     "completion tokens": partial(_used, "completion_tokens"),
-    "model": lambda reports: _together(report.model for report in reports),
-    "prompt": lambda reports: _together(map(_prompt, reports)),
+    "model": partial(_text, "model"),
+    "prompt": lambda reports: _together(", ".join((of.prompt_label, *of.settings)) for of in reports),
     "share": lambda reports: Cell(min(report.ratio for report in reports), number=PERCENT),
-    "tasks": lambda reports: _together(map(_tasks, reports)),
+    "tasks": lambda reports: _together("synthetic" for report in reports if report.synthetic),
 }
-"""Columns on a run, each made of its reports on all subsets."""
+"""Columns on a run."""
 
-RUNS: Mapping[str, Callable[[Scored], Content]] = {
-    "run": lambda report: report.run,
-    "benchmark": lambda report: report.benchmark,
-    "subset": lambda report: report.subset,
-    "users scored": lambda report: _scored([report]),
-    "users expected": lambda report: _whole(report.expected),
-    "users failed": lambda report: _whole(report.failed),
-    "answers": lambda report: _whole(report.answers),
-    "invalid": lambda report: _whole(report.invalid),
-    "share": lambda report: Cell(report.ratio, number=PERCENT),
-    "model": lambda report: report.model,
-    "prompt": _prompt,
-    "prompt version": lambda report: report.prompt_version,
-    "tasks": _tasks,
-    "tasks SHA-256": lambda report: short_hash(report.tasks),
-    "requests": lambda report: _used("requests", [report]),
-    "prompt tokens": lambda report: _used("prompt_tokens", [report]),
-    "completion tokens": lambda report: _used("completion_tokens", [report]),
-    "requests without count": lambda report: _used("untold", [report]),
-    "begun": lambda report: report.begun,
-    "harness": lambda report: report.harness,
+RUNS: Columns = {
+    "run": partial(_text, "run"),
+    "benchmark": partial(_text, "benchmark"),
+    "subset": partial(_text, "subset"),
+    **{name: ABOUT[name] for name in ("users scored", "users expected")},
+    "users failed": partial(_sum, "failed"),
+    "answers": partial(_sum, "answers"),
+    "invalid": partial(_sum, "invalid"),
+    **{name: ABOUT[name] for name in ("share", "model", "prompt")},
+    "prompt version": partial(_text, "prompt_version"),
+    "tasks": ABOUT["tasks"],
+    "tasks SHA-256": lambda reports: short_hash(reports[0].tasks),
+    **{name: ABOUT[name] for name in ("requests", "prompt tokens", "completion tokens")},
+    "requests without count": partial(_used, "untold"),
+    "begun": partial(_text, "begun"),
+    "harness": partial(_text, "harness"),
 }
 """Columns on one report."""
 
-
-COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+COSTS: Columns = {
     "cached tokens": partial(_counted, "cached_tokens"),
     "reasoning tokens": partial(_counted, "reasoning_tokens"),
     "cost": lambda reports: _money(costs.spent(reports).money),
@@ -232,12 +220,10 @@ COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
 """Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
 
 
-def _runs_sheet(
-    reports: Sequence[Scored], columns: Mapping[str, Callable[[Scored], Content]], missing: Sequence[str]
-) -> Sheet:
+def _runs_sheet(reports: Sequence[Scored], columns: Columns, missing: Sequence[str]) -> Sheet:
     """Return a row for each report, by run, its subsets in the order of the tables."""
     ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
     invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
-    rows = [[made(report) for made in columns.values()] for report in ordered]
+    rows = [[made([report]) for made in columns.values()] for report in ordered]
     spent = [costs.COUNTED] if costs.is_known(reports) else []
     return Sheet("Runs", tuple(columns), rows, [*RUNS_NOTES, *spent, *invalid, *missing])
