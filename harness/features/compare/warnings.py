@@ -77,12 +77,12 @@ def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
     return {name: number(value) for name, value in zip(figures.names, found.tolist(), strict=True)}
 
 
-def warnings(a: Sequence[Side], b: Sequence[Side]) -> list[str]:
+def warnings(both: Sequence[tuple[Side, Side]]) -> list[str]:
     """Return the remarks of reports (synthetic tasks), what differs other than the model, results of unknown origin,
-    and the answers that count as empty."""
-    subsets = [(of.of, other.of) for of, other in zip(a, b, strict=True)]
-    differing = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
-    return [*_remarks(subsets), *_by_subset(differing, len(a)), *_invalid(a, b)]
+    and the answers that count as empty, of two runs on each subset."""
+    subsets = [(a.of, b.of) for a, b in both]
+    differing = [(a.name, words) for a, b in subsets for words in _unlike(a, b)]
+    return [*_remarks(subsets), *_by_subset(differing, len(subsets)), *_invalid(both)]
 
 
 def _by_subset(sentences: Iterable[tuple[str, str]], subsets: int) -> Iterator[str]:
@@ -115,9 +115,9 @@ def _notes(of: Subset) -> Sequence[str]:
         return [NO_REPORT]
 
 
-def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
+def _invalid(both: Sequence[tuple[Side, Side]]) -> Iterator[str]:
     """Yield the invalid answers of both sides on each subset, of the users that are compared."""
-    for sides in zip(a, b, strict=True):
+    for sides in both:
         users = common(*sides)
         counts = [_answers(side, users) for side in sides]
         if any(count.keys() - {VALID} for count in counts):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
+from harness.features.compare.figures import ALL
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.grid import Grid, Line, Number, latex, markdown
@@ -21,9 +22,6 @@ CSV_COLUMNS = (
     *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
     *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
 )
-
-ALL = "all"
-"""In place of a subset, as in `compare`: the mean of all subsets' figures."""
 
 SHARE = Metric("share")
 
