@@ -102,8 +102,8 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     endpoint = _Endpoint(options)
     app = web.Application(client_max_size=BODY_LIMIT, middlewares=[_errors_as_json])
     app.router.add_post("/v1/chat/completions", endpoint.chat)
-    app.router.add_get("/v1/models", endpoint.models)
-    app.router.add_get("/v1/models/{model:.+}", endpoint.model)
+    app.router.add_get("/v1/models", endpoint.guarded(endpoint.models))
+    app.router.add_get("/v1/models/{model:.+}", endpoint.guarded(endpoint.model))
     app.router.add_get("/health", endpoint.health)
     app.router.add_get("/stats", endpoint.stats)
     for method, path, handler in endpoint.batches.routes():
@@ -161,14 +161,10 @@ class _Endpoint:
         return handle
 
     async def models(self, request: web.Request) -> web.Response:
-        if (refusal := self._foreign(request)) is not None:
-            return refusal
         data = [_model(name) for name in self._models]
         return wire.respond(HttpReply(200, orjson.dumps({"object": "list", "data": data})))
 
     async def model(self, request: web.Request) -> web.Response:
-        if (refusal := self._foreign(request)) is not None:
-            return refusal
         name = request.match_info["model"]
         return wire.respond(self._unknown(name, "model") or HttpReply(200, orjson.dumps(_model(name))))
 
@@ -193,8 +189,7 @@ class _Endpoint:
         if (refusal := self._foreign(request)) is not None:
             return refusal
         call = calls.read(body, self._openai)
-        refused = self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None)
-        if refused:
+        if refused := self._refused(call):
             return wire.respond(refused)
         if self._in_flight == self._options.max_concurrency:
             # not a try of this body: its faults must not depend on other requests
@@ -203,18 +198,25 @@ class _Endpoint:
         self._in_flight += 1
         self._counts["most_in_flight"] = max(self._counts["most_in_flight"], self._in_flight)
         try:
-            return await self._serve(request, call, blake2b(body, digest_size=16).digest())
+            return await self._serve(request, call, *self._tried(body))
         except ConnectionResetError:
             return web.Response()  # to a client that has gone
         finally:
             self._in_flight -= 1
 
-    async def _serve(self, request: web.Request, call: dict[str, Any], digest: bytes) -> web.StreamResponse:
+    def _refused(self, call: dict[str, Any]) -> HttpReply | None:
+        return self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None)
+
+    def _tried(self, body: bytes) -> tuple[bytes, str | None]:
+        """Count a try of a body; return its digest, and the fault of this try."""
+        digest = blake2b(body, digest_size=16).digest()
         self._tries[digest] += 1
-        attempt = self._tries[digest]
-        plan = self._options.faults
-        fault = plan.draw(digest, attempt) if plan else None
-        seconds = delay(self._options, digest, attempt)
+        return digest, self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+
+    async def _serve(
+        self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str | None
+    ) -> web.StreamResponse:
+        seconds = delay(self._options, digest, self._tries[digest])
         if call.get("stream"):
             if fault is None or fault in faults.CONTENT or fault in faults.WITHIN_STREAMS:
                 return await self._stream(request, call, digest, fault, seconds)
@@ -241,11 +243,9 @@ class _Endpoint:
             call = calls.read(body, self._openai)
         except web.HTTPException as error:
             return HttpReply(error.status, (error.text or "").encode())
-        if refused := self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None):
+        if refused := self._refused(call):
             return refused
-        digest = blake2b(body, digest_size=16).digest()
-        self._tries[digest] += 1
-        fault = self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+        digest, fault = self._tried(body)
         if fault:
             self._faults[fault] += 1
         if fault and fault not in faults.CONTENT:
