@@ -58,7 +58,7 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
 
 def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield which runs are INCOMPLETE, and how many users the marked figures cover, the smallest share first."""
-    figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
+    figures = (figure for table in printed for figure in table.figures)
     marked = (figure.report for figure in figures if figure.report and not figure.complete)
     found = list({(report.run, report.subset): report for report in marked}.values())
     if incomplete := _counts([of for of in found if of.is_incomplete], lambda of: f"{of.scored} of {of.expected}"):
@@ -173,19 +173,13 @@ def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
 
 def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield how many repeats runs have, and for which figures more would pay."""
-    figures = [
-        (table.metric.name, figure.report)
-        for table in printed
-        for row in table.rows
-        for figure in row.figures.values()
-        if figure and figure.report and figure.report.repeats
-    ]
-    counts = {f"{report.run} {report.repeats.repeats}" for _, report in figures if report.repeats}
-    if counts:
+    reports = [(table.metric.name, of.report) for table in printed for of in table.figures if of.report]
+    repeated = [(name, report, report.repeats) for name, report in reports if report.repeats]
+    if counts := {f"{report.run} {repeats.repeats}" for _, report, repeats in repeated}:
         yield f"Each user counts with the mean over its repeats: {bounded(sorted(counts))}."
     paying = dict[str, None]()
-    for name, report in figures:
-        of = report.repeats.components.get(name) if report.repeats else None
+    for name, report, repeats in repeated:
+        of = repeats.components.get(name)
         if of and of.share is not None and of.share > PAYS and of.removable is not None:
             needed = of.within * (1 - PAYS) / PAYS
             enough = f"up to {math.ceil(needed / of.between)}" if of.between * MOST_REPEATS > needed else "any number"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
@@ -13,8 +12,8 @@ from harness.features.documents.xlsx import PERCENT, WHOLE, Cell, Content, Sheet
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import PROMPTS, notes
 from harness.features.leaderboard.grid import Standing
-from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import MetricTable, Row
+from harness.features.leaderboard.reports import MetricValue, Scored
+from harness.features.leaderboard.tables import Figure, MetricTable, Row
 from harness.model import Money
 from harness.printable import short_hash
 
@@ -37,15 +36,7 @@ def workbooks(
     The sheet of a metric has a row for each run and a column for each subset, as the tables of papers.
     """
     for table in tables:
-        unlike = _unlike(table)
-        published = ([triple[0] for triple in _as_published(table, row, unlike)] for row in table.rows)
-        rows = [
-            [row.label, *_cells(table, row), row.about or None, *cells]
-            for row, cells in zip(table.rows, published, strict=True)
-        ]
-        heads = (f"{name}, as published" for name in unlike)
-        head = ("run", *table.columns, *table.rank_head, "what", *heads)
-        sheet = Sheet(table.label, head, [*rows, *_chance(table, len(head))], _notes(table))
+        sheet = Sheet(table.label, *_figures(table, 1, ["what"], lambda row: [row.about or None]), _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
@@ -65,41 +56,40 @@ def _notes(table: MetricTable) -> list[str]:
     return [f"{table.title}.{definition}", *notes([table])]
 
 
-def _cells(table: MetricTable, row: Row) -> list[Content]:
-    return [*(_cell(table.metric, row, column) for column in table.columns), *(of or None for of in table.ranks(row))]
-
-
-def _unlike(table: MetricTable) -> list[str]:
-    """Return the columns that show another figure than the published one for some run."""
-    return [
-        name
-        for name in table.columns
-        if any(table.published(figure) for row in table.rows if (figure := row.figures[name]))
-    ]
-
-
-def _as_published(table: MetricTable, row: Row, columns: Sequence[str]) -> Iterator[list[Cell | None]]:
-    """Yield the published figure of each of these columns, and its interval."""
-    for name in columns:
-        of = figure.value if (figure := row.figures[name]) else None
-        values = (of.value, *(of.interval or (None, None))) if of else (None, None, None)
-        yield [_shown(table.metric, value, faint=place > 0) for place, value in enumerate(values)]
-
-
-def _chance(table: MetricTable, columns: int, each: int = 1) -> Iterator[list[Content]]:
-    """Yield a row with the chance level, if there is one, under `columns` of which `each` belong to a subset."""
+def _figures(
+    table: MetricTable, each: int, heads: Sequence[str], about: Callable[[Row], Sequence[Content]]
+) -> tuple[list[str], list[list[Content]]]:
+    """Return the columns of a table and its rows: `each` cells of a figure, three with its interval; what is `about` a
+    row, under its own heads; and the published figures of columns that show another one for some run."""
+    unlike = [name for name in table.columns if any(map(table.published, _there(table, name)))]
+    columns = ["run", *_heads(table.columns, each), *table.rank_head, *heads]
+    columns += _heads([f"{name}, as published" for name in unlike], each)
+    rows = list[list[Content]]()
+    for row in table.rows:
+        shown = (cell for name in table.columns for cell in _cells(table.metric, row, name)[:each])
+        given = (of.value if (of := row.figures[name]) else None for name in unlike)
+        published = (cell for value in given for cell in _values(table.metric, value)[:each])
+        rows.append([row.label, *shown, *(rank or None for rank in table.ranks(row)), *about(row), *published])
     if levels := table.chance:
-        cells: list[Content] = [CHANCE]
-        for name in table.columns:
-            cells += [_shown(table.metric, levels.get(name), faint=True), *[None] * (each - 1)]
-        yield cells + [None] * (columns - len(cells))
+        faint = ((_shown(table.metric, levels.get(name), faint=True), None, None) for name in table.columns)
+        chance = [CHANCE, *(cell for cells in faint for cell in cells[:each])]
+        rows.append([*chance, *[None] * (len(columns) - len(chance))])
+    return columns, rows
 
 
-def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
-    figure = row.figures[column]
-    if figure is None:
-        return None
-    return Cell(
+def _there(table: MetricTable, column: str) -> Iterator[Figure]:
+    return (figure for row in table.rows if (figure := row.figures[column]))
+
+
+def _heads(names: Sequence[str], each: int) -> Iterator[str]:
+    return (head for name in names for head in (name, "from", "to")[:each])
+
+
+def _cells(metric: Metric, row: Row, column: str) -> list[Cell | None]:
+    """Return the figure of a run and the ends of its interval."""
+    if (figure := row.figures[column]) is None:
+        return [None] * 3
+    marked = Cell(
         metric.shown(figure.shown.value),
         not figure.complete,
         number=decimals(metric.decimals),
@@ -107,6 +97,13 @@ def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
         underlined=figure.place is Standing.SECOND,
         faint=row.is_published,
     )
+    return [marked, *_values(metric, figure.shown)[1:]]
+
+
+def _values(metric: Metric, of: MetricValue | None) -> list[Cell | None]:
+    """Return a value and the ends of its interval."""
+    value, ends = (of.value, of.interval or (None, None)) if of else (None, (None, None))
+    return [_shown(metric, value), *(_shown(metric, end, faint=True) for end in ends)]
 
 
 def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
@@ -122,20 +119,11 @@ def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
 def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
     """Return the same figures with their intervals, and the cells `about` each benchmark and run under `head`; a
     published row has none."""
-    columns, rows, unlike = ["run"], list[list[Content]](), _unlike(table)
-    for column in table.columns:
-        columns += [column, "from", "to"]
-    for row in table.rows:
-        cells: list[Content] = [row.label]
-        for column in table.columns:
-            interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
-            cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        cells += (rank or None for rank in table.ranks(row))
-        cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
-        rows.append([*cells, *chain(*_as_published(table, row, unlike))])
-    columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]
-    rows += _chance(table, len(columns), each=3)
-    return Sheet(table.label, tuple(columns), rows, [*_notes(table), *SUMMARY_NOTES])
+    nothing = [None] * len(head)
+    columns, rows = _figures(
+        table, 3, head, lambda row: nothing if row.is_published else about[table.benchmark, row.name]
+    )
+    return Sheet(table.label, columns, rows, [*_notes(table), *SUMMARY_NOTES])
 
 
 def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
