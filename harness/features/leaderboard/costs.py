@@ -94,15 +94,11 @@ def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
     texts = (
         money_text(of.money),
         money_text(of.each),
-        *(_per_user(total, of.users) for total in (into, out)),
+        *(f"{total / of.users:.0f}" if of.users else "" for total in (into, out)),
         _share(of.total("cached_tokens"), into),
         _share(of.total("reasoning_tokens"), out),
     )
     return (score, *(Number(text) if text else None for text in texts))
-
-
-def _per_user(total: int, users: int) -> str:
-    return f"{total / users:.0f}" if users else ""
 
 
 def _share(part: int, whole: int) -> str:

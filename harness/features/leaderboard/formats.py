@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
 from harness.features.compare.figures import ALL
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
-from harness.features.leaderboard.grid import Grid, Line, Number, latex, markdown
+from harness.features.leaderboard.grid import Grid, Number, latex, markdown
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread
 from harness.model import JSON
@@ -52,23 +52,20 @@ def grids_of(table: MetricTable, *, intervals: bool = False) -> list[Grid]:
 
 
 def _grid(table: MetricTable, intervals: bool) -> Grid:
-    """Return the figures as text, runs and published rows as groups; then the ranks of the last column."""
-    groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
-    lines = tuple(tuple((row.label, _numbers_of(table, row, intervals)) for row in group) for group in groups if group)
-    columns = (*table.columns, *table.rank_head)
-    return Grid(table.title, "run", columns, (*lines, *_chance(table)), tuple(notes([table])), table.label)
+    """Return the figures as text, with the ranks of the last column: runs, published rows and the chance level as
+    groups."""
 
+    def numbers(row: Row) -> tuple[Number | None, ...]:
+        figures = (number(table, row.figures[column], intervals=intervals) for column in table.columns)
+        return (*figures, *(Number(rank) if rank else None for rank in table.ranks(row)))
 
-def _chance(table: MetricTable) -> Iterator[tuple[Line, ...]]:
-    """Yield a group with the chance level, if there is one."""
+    published = [row for row in table.rows if row.is_published]
+    groups = [tuple((row.label, numbers(row)) for row in rows) for rows in (table.runs, published) if rows]
     if chance := table.chance:
         levels = (Number(table.metric.text(chance[name])) if name in chance else None for name in table.columns)
-        yield ((CHANCE, (*levels, *(None for _ in table.rank_head))),)
-
-
-def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
-    found = (number(table, row.figures[column], intervals=intervals) for column in table.columns)
-    return (*found, *(Number(rank) if rank else None for rank in table.ranks(row)))
+        groups.append(((CHANCE, (*levels, *(None for _ in table.rank_head))),))
+    columns = (*table.columns, *table.rank_head)
+    return Grid(table.title, "run", columns, tuple(groups), tuple(notes([table])), table.label)
 
 
 def prompts(table: MetricTable) -> Grid:

@@ -103,12 +103,8 @@ class Figure:
 
     @property
     def ranked(self) -> float | None:
-        return self.by.value if self.by and self.is_rankable and self.has_enough else None
-
-    @property
-    def has_enough(self) -> bool:
-        """Return whether the value that ranks is over enough of the answers."""
-        return self.following is not None and self.following >= ENOUGH
+        is_over_enough = self.following is not None and self.following >= ENOUGH
+        return self.by.value if self.by and self.is_rankable and is_over_enough else None
 
     @property
     def shown(self) -> MetricValue:

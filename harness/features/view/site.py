@@ -462,20 +462,17 @@ def _segments(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
 
 def divided(rows: Sequence[Any]) -> list[list[Any]]:
     """Divide blocks, or rows of them, into pages of at most about `PAGE_MOST` bytes."""
+    macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
     parts, size = list[list[Any]](), PAGE_MOST
     for row in rows:
-        needed = len(_html(row if isinstance(row, tuple) else (row,)).encode("utf-8", "replace"))
+        html = "".join(str(macro(block)) for block in (row if isinstance(row, tuple) else (row,)) if block is not None)
+        needed = len(html.encode("utf-8", "replace"))
         if size + needed > PAGE_MOST:
             parts.append([])
             size = 0
         parts[-1].append(row)
         size += needed
     return parts
-
-
-def _html(row: Sequence[Block | None]) -> str:
-    macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
-    return "".join(str(macro(block)) for block in row if block is not None)
 
 
 @cache
