@@ -168,7 +168,7 @@ def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
         found.sort(key=lambda one: -one[1] / max(one[2], 1))
         counts = [f"{run} {invalid} of {answers}" for run, invalid, answers in found if invalid]
         if counts:
-            yield f"{layout.invalid}: {bounded(counts)}."
+            yield f"{layout.invalid_as}: {bounded(counts)}."
 
 
 def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:

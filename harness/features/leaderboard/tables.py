@@ -28,19 +28,14 @@ model chose to give."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The tables of one benchmark: its subsets as columns, its metrics by name, those that are shown if none is named
-    (`main`), and how invalid answers count.
-
-    Every metric has an Excel file. Several subsets have an average. `published` scores are shown after the runs.
+class Layout(Declared):
+    """The tables of one benchmark: what its reports declare, with all of their subsets as columns and all of their
+    metrics. The headline metrics are shown if none is named; every metric has an Excel file. Several subsets have an
+    average. `published` scores are shown after the runs.
     """
 
     benchmark: str
-    subsets: tuple[str, ...]
-    metrics: Mapping[str, Metric]
-    main: tuple[str, ...]
-    invalid: str
-    published: Published | None = None
+    published: Published | None
 
     @property
     def printed(self) -> tuple[str, ...]:
@@ -61,20 +56,21 @@ def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
     found: dict[str, list[Declared]] = {name: [] for name in registry.names()}
     for report in reports:
         found.setdefault(report.benchmark, []).append(report.declared)
-    made = [_layout(name, of, with_published) for name, of in found.items()]
+    made = [_layout(name, of, with_published) for name, of in found.items() if of or registry.is_shipped(name)]
     return [layout for layout in made if found[layout.benchmark] or layout.published]
 
 
 def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
-    """Return the layout of the reports of one benchmark, which may be of several of its versions."""
+    """Return the layout of the reports of one benchmark, which may be of several of its versions; one that ships may
+    have none."""
     cls = registry.find(name) if registry.is_shipped(name) else None
-    of = reports or ([declared_of(cls)] if cls else [])
-    metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
-    metrics |= declared_of(cls).metrics if cls else {}  # reports of earlier versions do not know what ranks them
+    own = [declared_of(cls)] if cls else []  # reports of earlier versions do not know what ranks their metrics
+    of = reports or own
+    metrics = {metric: unit for one in (*reversed(of), *own) for metric, unit in one.metrics.items()}
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
     published = cls.imports.published() if cls is not None and with_published else None
-    return Layout(name, subsets, order, of[0].headline if of else (), of[0].invalid_as if of else "", published)
+    return Layout(of[0].title, order, of[0].headline, subsets, of[0].invalid_as, name, published)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +282,7 @@ def main(found: Sequence[MetricTable], *, with_ranking: bool = False) -> list[Me
     wanted = dict.fromkeys(
         (table.benchmark, one)
         for table in found
-        for metric in (*table.layout.main, *table.layout.printed)
+        for metric in (*table.layout.headline, *table.layout.printed)
         for one in (metric, table.layout.ranked_by(metric) if with_ranking else metric)
     )
     return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
@@ -332,7 +328,7 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
 def without_skill(report: Scored, metric: Metric, layout: Layout) -> list[str]:
     """Return the headline figures that deny a run its place in a metric's table, since they are not better than their
     chance level, by their interval where they have one: a headline's own, and for any other metric each of them."""
-    judged = (metric.name,) if metric.name in layout.main else layout.main
+    judged = (metric.name,) if metric.name in layout.headline else layout.headline
     return [name for name in judged if name in report.chance and not _is_better_than_chance(report, name, layout)]
 
 

@@ -54,7 +54,7 @@ def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[
 
 
 def _is_main(table: MetricTable) -> bool:
-    names = {name for main in table.layout.main for name in (main, table.layout.ranked_by(main))}
+    names = {name for main in table.layout.headline for name in (main, table.layout.ranked_by(main))}
     return table.metric.name in names
 
 
