@@ -61,12 +61,10 @@ class Incomplete:
 
     def filled(self, a: Array | None, b: Array | None) -> Pair:
         """Return all users, with these values of those that A and B lack; with None they are left out."""
-        rows_a, rows_b = [self.pair.a], [self.pair.b]
-        if a is not None:
-            rows_a, rows_b = [*rows_a, self.a.filled(a)], [*rows_b, self.a.known]
-        if b is not None:
-            rows_a, rows_b = [*rows_a, self.b.known], [*rows_b, self.b.filled(b)]
-        return Pair(np.vstack(rows_a), np.vstack(rows_b))
+        rows = [(self.pair.a, self.pair.b)]
+        rows += [] if a is None else [(self.a.filled(a), self.a.known)]
+        rows += [] if b is None else [(self.b.known, self.b.filled(b))]
+        return Pair(*map(np.vstack, zip(*rows, strict=True)))
 
     @property
     def only_failed(self) -> Incomplete:

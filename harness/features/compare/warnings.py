@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import orjson
@@ -94,16 +94,15 @@ def _by_subset(sentences: Iterable[tuple[str, str]], subsets: int) -> Iterator[s
 
 def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
     """Yield the remarks of the reports of both runs, then those of one."""
-    remarks = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
-    for words in dict.fromkeys(words for _, _, words in remarks):
-        runs: dict[str, list[str]] = {}
-        for subset, run, same in remarks:
-            if same == words:
-                runs.setdefault(run, []).append(subset)
+    remarks: dict[str, dict[str, list[str]]] = {}
+    for of in chain(*subsets):
+        for words in _notes(of):
+            remarks.setdefault(words, {}).setdefault(of.run, []).append(of.name)
+    for words, runs in remarks.items():
         if len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1:
             runs = {"Both runs": next(iter(runs.values()))}
         for run, names in runs.items():
-            yield from _by_subset([(subset, f"{run}: {words}") for subset in names], len(subsets))
+            yield from _by_subset([(name, f"{run}: {words}") for name in names], len(subsets))
 
 
 def _notes(of: Subset) -> Sequence[str]:
