@@ -152,7 +152,7 @@ class Facets:
     def __init__(self, index: LineIndex, columns: int) -> None:
         self.index = index
         self._generation = index.generation
-        self.names: list[str] = []
+        self.names: dict[str, int] = {}
         self._codes, self._repaired = array("B"), array("B")
         self._values = [array("f") for _ in range(columns)]
 
@@ -179,20 +179,17 @@ class Facets:
             return len(self) == len(self.index)
 
     def _code(self, outcome: str) -> int:
-        if outcome not in self.names:
-            if len(self.names) == CODES:
-                return CODES
-            self.names.append(outcome)
-        return self.names.index(outcome)
+        if len(self.names) < CODES:
+            self.names.setdefault(outcome, len(self.names))
+        return self.names.get(outcome, CODES)
 
     def outcomes(self) -> dict[str, int]:
         """Return how many of the users read so far have each outcome."""
         counts = np.bincount(np.array(self._codes, np.uint8), minlength=CODES + 1)
-        return {name: int(counts[code]) for code, name in enumerate(self.names)}
+        return {name: int(counts[code]) for name, code in self.names.items()}
 
     def having(self, outcome: str) -> NDArray[np.bool_]:
-        code = self.names.index(outcome) if outcome in self.names else CODES
-        return np.asarray(np.array(self._codes, np.uint8) == code)
+        return np.asarray(np.array(self._codes, np.uint8) == self.names.get(outcome, CODES))
 
     @property
     def repaired(self) -> NDArray[np.bool_]:
