@@ -111,7 +111,10 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
     tests = []
     for pair, strata, report in family:
         found = figures.compared(strata, pair.figures, places, resamples) if strata else []
-        levels = {a.of.name: runs.chance(a.of) or runs.chance(b.of) for a, b in pair.subsets}
+        levels = {
+            a.of.name: next((of.chance for of in (a.of.report, b.of.report) if of and of.chance), {})
+            for a, b in pair.subsets
+        }
         for test in found:
             test.entry["chance"] = test.chance(levels)
         report["figures"] = [test.entry for test in found]

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Any
-
-import orjson
 
 from harness.benchmark import VALID
-from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import sentence_on_invalid
 from harness.benchmarks.scorer import Figures
 from harness.feature import foreign_of
@@ -96,22 +92,13 @@ def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
     """Yield the remarks of the reports of both runs, then those of one."""
     remarks: dict[str, dict[str, list[str]]] = {}
     for of in chain(*subsets):
-        for words in _notes(of):
+        for words in report.notes if (report := of.report) else [NO_REPORT]:
             remarks.setdefault(words, {}).setdefault(of.run, []).append(of.name)
     for words, runs in remarks.items():
         if len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1:
             runs = {"Both runs": next(iter(runs.values()))}
         for run, names in runs.items():
             yield from _by_subset([(name, f"{run}: {words}") for name in names], len(subsets))
-
-
-def _notes(of: Subset) -> Sequence[str]:
-    """Return the notes of a subset's report."""
-    try:
-        data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
-        return [str(note) for note in data["notes"]]
-    except (OSError, ValueError, LookupError, TypeError):  # none, or none of ours: `compare` uses the records
-        return [NO_REPORT]
 
 
 def _invalid(both: Sequence[tuple[Side, Side]]) -> Iterator[str]:
