@@ -47,11 +47,9 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += _ranked_subsets(printed)
     found += [PROMPTS] if any(table.spreads for table in printed) else []
     found += [*_invalid(printed), *_repeats(printed)]
-    rows = [row for table in printed for row in table.runs]
-    names = dict.fromkeys(row.name for row in rows)
-    synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
-    if synthetic:
-        which = "All runs" if len(synthetic) == len(names) else ", ".join(synthetic)
+    reports = [report for table in printed for report in table.reports]
+    if synthetic := dict.fromkeys(report.run for report in reports if report.synthetic):
+        which = "All runs" if synthetic.keys() == {report.run for report in reports} else ", ".join(synthetic)
         found.append(f"{which}: synthetic tasks, which say nothing about real users.")
     return found + list(dict.fromkeys(table.source.note for table in printed if table.source))
 
@@ -104,11 +102,11 @@ def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
             f"{', '.join(unlike)}. In brackets: the figure as published, where it is another."
         )
     without = {
-        f"{row.name} ({table.metric.ranked_by})": None
+        f"{of.report.run} ({table.metric.ranked_by})": None
         for table in printed
         if table.metric.ranked_by and len(table.runs) > 1
-        for row in table.rows
-        if any(figure and figure.report and figure.by is None for figure in row.figures.values())
+        for of in table.figures
+        if of.report and of.by is None
     }
     if without:
         yield (
@@ -121,15 +119,14 @@ def _following(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield how many of the answers figures are over that leave some out, with the users that they are over, the
     smallest share first; and which runs have no place therefore."""
     kept, few, unknown = list[tuple[float, str]](), dict[str, None](), dict[str, None]()
-    for table in printed:
-        for row in table.rows:
-            for report, by, share in table.followed(row):
-                if share is None:
-                    unknown[row.name] = None
-                elif share < 1:
-                    few |= {row.name: None} if share < ENOUGH else {}
-                    users = f"{by.users} of {report.scored} users"
-                    kept.append((share, f"{row.name} on {report.subset}, {table.label}: {100 * share:.1f} % ({users})"))
+    ranked = ((table, of.report, of.by, of.following) for table in printed for of in table.figures)
+    for table, report, by, share in ranked:
+        if report and by and share is None:
+            unknown[report.run] = None
+        elif report and by and share is not None and share < 1:
+            few |= {report.run: None} if share < ENOUGH else {}
+            users = f"{by.users} of {report.scored} users"
+            kept.append((share, f"{report.run} on {report.subset}, {table.label}: {100 * share:.1f} % ({users})"))
     kept.sort(key=lambda one: one[0])
     if kept:
         shares = bounded((words for _, words in kept), "; ")
@@ -147,10 +144,9 @@ def _without_skill(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield which runs have no marks since headline figures of theirs are not better than chance."""
     found: dict[str, dict[str, None]] = {}
     for table in printed:
-        for row in table.rows if not table.metric.unranked else ():
-            for report in row.reports:
-                if names := without_skill(report, table.metric, table.layout):
-                    found.setdefault(row.name, {}).update(dict.fromkeys(names))
+        for report in table.reports if not table.metric.unranked else ():
+            if names := without_skill(report, table.metric, table.layout):
+                found.setdefault(report.run, {}).update(dict.fromkeys(names))
     if found:
         who = bounded((f"{run} ({', '.join(names)})" for run, names in found.items()), "; ")
         yield f"Never marked, since not better than chance by the interval, where there is one: {who}."

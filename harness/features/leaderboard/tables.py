@@ -187,6 +187,10 @@ class MetricTable:
         return [row for row in self.rows if not row.is_published]
 
     @property
+    def reports(self) -> list[Scored]:
+        return [report for row in self.rows for report in row.reports]
+
+    @property
     def rank_head(self) -> tuple[str, ...]:
         """Return the head of the column of ranks; empty where no run has any."""
         return ("rank",) if any(row.rank_text for row in self.rows) else ()
@@ -238,12 +242,6 @@ class MetricTable:
         """Return the metric's own value as text where the figure shows another, else nothing."""
         given, shown = (self.metric.text(of.value) for of in (figure.value, figure.shown))
         return given if given != shown else ""
-
-    def followed(self, row: Row) -> Iterator[tuple[Scored, MetricValue, float | None]]:
-        """Yield the reports of a run with the value that ranks, and the share of the answers that it is over."""
-        for figure in row.figures.values():
-            if figure and figure.report and figure.by:
-                yield figure.report, figure.by, figure.following
 
     @property
     def chance(self) -> dict[str, float]:
