@@ -28,7 +28,7 @@ from harness.errors import HarnessError
 from harness.features.documents.overview import page as report_page
 from harness.features.view.index import Facets
 from harness.features.view.pictures import drawn
-from harness.features.view.reading import Folder, Viewed, failure_blocks, stamp
+from harness.features.view.reading import UNREADABLE, Folder, Viewed, failure_blocks, stamp
 from harness.model import JSON, Block, Chart, Heading, Page, Paragraph, Quote, Sketch, Snapshot, SubsetProgress, Tile
 from harness.printable import in_lines, on_one_line
 from harness.ui import words
@@ -44,7 +44,6 @@ TEXT_MOST = 20_000
 COMPARED_MOST = 4
 READ_SECONDS = 0.15
 """CPU time in which users are read, and in which those to select from are decoded; a further look goes on."""
-TEMPLATES = ("overview", "run", "users", "user", "compare")
 Query = Mapping[str, Sequence[str]]
 Link = Callable[..., str]
 """Returns the address of a view, given its name and arguments; empty for one that there is not."""
@@ -80,7 +79,6 @@ class Site:
 
     def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
         self.folder = folder
-        self._pages = {name: templates().get_template(f"{name}.html.j2") for name in TEMPLATES}
         self._given = {"link": link, "is_static": is_static, "can_compare": _can_compare()}
         self._last: tuple[tuple[Any, ...], list[Block]] = ((), [])
         self._views: Mapping[str, Callable[[Query], str]] = {
@@ -98,11 +96,10 @@ class Site:
         return self._views[view](query).encode("utf-8", "replace")
 
     def _render(self, template: str, **given: Any) -> str:
-        return self._pages[template].render(**self._given, **given)
+        return templates().get_template(f"{template}.html.j2").render(**self._given, **given)
 
-    def _named(self, query: Query, key: str = "name") -> Viewed:
-        run = self.folder.run(one(query, key), one(query, "subset"))
-        if run is None:
+    def _named(self, query: Query) -> Viewed:
+        if (run := self.folder.run(one(query, "name"), one(query, "subset"))) is None:
             raise NotThere("no such run")
         return run
 
@@ -111,8 +108,8 @@ class Site:
     def _overview(self, query: Query) -> str:
         rows = [_row(run) for run in self.folder.runs()]
         kinds = {name: sorted({row.cells[name] for row in rows}) for name in ("benchmark", "subset", "state")}
-        wanted = {name: one(query, name) for name in kinds}
-        rows = [row for row in rows if all(not value or row.cells[name] == value for name, value in wanted.items())]
+        wanted = {name: value for name in kinds if (value := one(query, name))}
+        rows = [row for row in rows if all(row.cells[name] == value for name, value in wanted.items())]
         by = one(query, "sort") if one(query, "sort") in COLUMNS else "score"
         down = (one(query, "order") or ("down" if by in DESCENDING else "up")) == "down"
         rows = _sorted(rows, by, down)
@@ -126,7 +123,7 @@ class Site:
             down=down,
             descending=DESCENDING,
             kinds=kinds,
-            wanted={name: value for name, value in wanted.items() if value},
+            wanted=wanted,
             page=page,
             pages=pages,
             total=len(rows),
@@ -405,7 +402,7 @@ def _user_row(run: Viewed, number: int, data: JSON | None, failed: bool) -> Mapp
     key = str(data.get("user_id", "")) if data else ""
     repeat = data.get("repeat") if data and run.repeats > 1 else None
     if failed:
-        why = f"{data.get('boundary')}: {data.get('kind')}" if data else "unreadable line"
+        why = f"{data.get('boundary')}: {data.get('kind')}" if data else UNREADABLE
         return {"key": key, "repeat": repeat, "outcome": why, "figures": (), "repaired": False}
     outcome, repaired, _ = run.described(data)
     figures = run.figures(data) if data else ("",) * len(run.columns)
