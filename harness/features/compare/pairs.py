@@ -73,8 +73,7 @@ def planned(chosen: CompareOptions, plan: planning.Plan) -> JSON:
         ]
     else:
         spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, chosen.tasks)]
-    listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
-    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, plan)}
+    return {"format": FORMAT, "runs": [_run(*one) for one in found.items()], "plans": planning.planned(spreads, plan)}
 
 
 def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Iterator[planning.Spread]:
@@ -82,26 +81,23 @@ def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Ite
     for subset in subsets.values():
         by_benchmark.setdefault(subset.benchmark, []).append(subset)
     for benchmark, of in by_benchmark.items():
-        measured = {subset.name: runs.figures([subset], tasks) for subset in of}
-        sides = [runs.read(subset, measured[subset.name]) for subset in of]
-        yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
+        measured = [runs.figures([subset], tasks) for subset in of]
+        yield from planning.of_run(run, benchmark, list(map(runs.read, of, measured)), measured[0])
 
 
 def compared(chosen: CompareOptions, resamples: int) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
     found = _found(chosen, 2)
     pairs = _pairs(found, chosen.tasks)
-    strata = _strata(pairs)
-    reports = [_report(pair) for pair in pairs]
-    for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
-        family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
-        _compare([(pairs[place], strata[place], reports[place]) for place in family], resamples)
+    every = [(pair, strata, _report(pair)) for pair, strata in zip(pairs, _strata(pairs), strict=True)]
+    for benchmark in dict.fromkeys(report["benchmark"] for _, _, report in every):
+        _compare([one for one in every if one[2]["benchmark"] == benchmark], resamples)
     return {
         "format": FORMAT,
-        "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
+        "runs": [_run(*one) for one in found.items()],
         "resamples": resamples,
         "seed": figures.SEED,
-        "pairs": reports,
+        "pairs": [report for _, _, report in every],
     }
 
 
@@ -125,13 +121,14 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
         report["verdicts"] = verdicts.verdicts(report["figures"], report, pair.figures)
 
 
-def _run(run: str, subsets: Sequence[Subset]) -> JSON:
-    models = dict.fromkeys(of.manifest.identity["model"] for of in subsets if of.manifest)
+def _run(run: str, subsets: Mapping[str, Subset]) -> JSON:
+    of = subsets.values()
+    models = dict.fromkeys(one.manifest.identity["model"] for one in of if one.manifest)
     return {
         "name": run,
-        "benchmark": ", ".join(dict.fromkeys(of.benchmark for of in subsets)),
+        "benchmark": ", ".join(dict.fromkeys(one.benchmark for one in of)),
         "model": ", ".join(models) or None,
-        "subsets": ", ".join(of.name for of in subsets),
+        "subsets": ", ".join(subsets),
     }
 
 

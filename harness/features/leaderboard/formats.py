@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from itertools import chain
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
@@ -33,9 +34,8 @@ def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), 
     """
     if form == "csv":
         return _csv(chosen)
-    grids = [grid for table in chosen for grid in grids_of(table, intervals=intervals)] + costs.grids(chosen)
-    runs = [*about(chosen), *missing]
-    return markdown(grids, [*notes(chosen), *costs.notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
+    made, runs = grids(chosen, intervals=intervals), [*about(chosen), *missing]
+    return markdown(made, [*notes(chosen), *costs.notes(chosen), *runs]) if form == "markdown" else latex(made, runs)
 
 
 def about(shown: Sequence[MetricTable]) -> list[str]:
@@ -46,9 +46,10 @@ def about(shown: Sequence[MetricTable]) -> list[str]:
     return [f"{name}: {'; '.join(words)}" for name, words in of.items()]
 
 
-def grids_of(table: MetricTable, *, intervals: bool = False) -> list[Grid]:
-    """Return the figures and, if some runs differ only in the prompt, their spread."""
-    return [_grid(table, intervals), *([prompts(table)] if table.spreads else [])]
+def grids(chosen: Sequence[MetricTable], *, intervals: bool) -> list[Grid]:
+    """Return the figures of each table, their spread if some runs differ only in the prompt, and then the costs."""
+    of_tables = [(_grid(table, intervals), *([prompts(table)] if table.spreads else [])) for table in chosen]
+    return [*chain(*of_tables), *costs.grids(chosen)]
 
 
 def _grid(table: MetricTable, intervals: bool) -> Grid:
