@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from statistics import fmean, stdev
 
@@ -160,7 +161,7 @@ class Spread:
         return stdev(self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
     have one of that name. `last` is the average, or the only subset of any run. The ranks of the rows' own means are
@@ -190,7 +191,7 @@ class MetricTable:
     def reports(self) -> list[Scored]:
         return [report for row in self.rows for report in row.reports]
 
-    @property
+    @cached_property
     def rank_head(self) -> tuple[str, ...]:
         """Return the head of the column of ranks; empty where no run has any."""
         return ("rank",) if any(row.rank_text for row in self.rows) else ()
