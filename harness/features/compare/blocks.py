@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from harness.benchmark import Metric
+from harness.benchmarks.overview import ends
+from harness.features.compare.figures import ALL
 from harness.features.documents.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
@@ -17,15 +19,14 @@ from harness.ui.words import plural
 P_FORMAT = decimals(4)
 MOST = 10
 """Users shown in text that differ most."""
-ALL = "all"
 AS_GIVEN = (
     "Some answers break the rules of the task. These metrics are compared by others, which such answers cannot win."
 )
-TITLES = {
-    False: ("primary", "95 % simultaneous", "p (adjusted)"),
-    True: ("exploratory", "95 % interval", "p (not corrected)"),
+KINDS = {
+    False: (("primary", "95 % simultaneous", "p (adjusted)"), ("ci95_simultaneous", "p_adjusted")),
+    True: (("exploratory", "95 % interval", "p (not corrected)"), ("ci95", "p")),
 }
-"""Of a table's figures: kind, interval and p-value."""
+"""Of primary and exploratory figures: kind, interval and p-value in the heads of tables; the last two in the JSON."""
 AGREEMENT = ("users", "A better", "equal", "B better", "users for 1 point")
 
 
@@ -140,14 +141,13 @@ def _figures(pair: JSON, subset: str) -> Iterator[Block]:
     units = _units(pair)
     are_shares = all(metric.unit is None for metric in units.values())
     unit = " (%)" if are_shares else ""
-    for exploratory, interval, p in ((False, "ci95_simultaneous", "p_adjusted"), (True, "ci95", "p")):
+    for exploratory, ((kind, *heads), _) in KINDS.items():
         rows = [entry for entry in entries if entry["exploratory"] is exploratory]
-        kind, span, probability = TITLES[exploratory]
         if rows:
             chance = not exploratory and any(of.get("chance") is not None for of in rows)
             yield Table(
-                (kind, f"A{unit}", f"B{unit}", *(["chance"] * chance), "A - B", span, probability),
-                tuple(_figure_row(of, units[of["metric"]], of[interval], of[p], chance, not are_shares) for of in rows),
+                (kind, f"A{unit}", f"B{unit}", *(["chance"] * chance), "A - B", *heads),
+                tuple(_figure_row(of, units[of["metric"]], chance, not are_shares) for of in rows),
             )
     yield Table(("metric", *AGREEMENT), tuple(map(_agreement_row, entries)))
     yield from _as_given(entries, units)
@@ -165,11 +165,9 @@ def _as_given(entries: Sequence[JSON], units: Mapping[str, Metric]) -> Iterator[
         yield Table(("metric", "compared by", "A as given", "B as given"), rows)
 
 
-def _figure_row(
-    entry: JSON, metric: Metric, bounds: Sequence[float] | None, p: float | None, chance: bool, named: bool
-) -> tuple[str, ...]:
+def _figure_row(entry: JSON, metric: Metric, chance: bool, named: bool) -> tuple[str, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
-    level = entry.get("chance")
+    level, (bounds, p) = entry.get("chance"), _of_kind(entry)
     too_few = "n/a" if entry["difference"] is None else "too few"
     return (
         f"{entry['compared']}, {metric.shown_unit}" if named else entry["compared"],
@@ -180,6 +178,12 @@ def _figure_row(
         too_few if bounds is None else " to ".join(metric.text(bound, signed=True) for bound in bounds),
         "n/a" if p is None else f"{p:.4f}",
     )
+
+
+def _of_kind(entry: JSON) -> tuple[Sequence[float] | None, float | None]:
+    """Return the interval and the p-value that hold for a figure: primary ones for all of them at once."""
+    _, (interval, p) = KINDS[entry["exploratory"]]
+    return entry[interval], entry[p]
 
 
 def _agreement_row(entry: JSON) -> tuple[str, ...]:
@@ -224,9 +228,8 @@ def _charts(pair: JSON) -> Iterator[Block]:
 
 
 def _series(name: str, entries: Sequence[JSON]) -> Series:
-    spans = (entry["ci95" if entry["exploratory"] else "ci95_simultaneous"] for entry in entries)
-    low, high = zip(*(span or (None, None) for span in spans), strict=True)
-    return Series(name, tuple(entry["difference"] for entry in entries), low, high)
+    differences = tuple(entry["difference"] for entry in entries)
+    return Series(name, differences, *ends([_of_kind(entry)[0] for entry in entries]))
 
 
 def _users(pair: JSON) -> Iterator[Block]:

@@ -12,7 +12,7 @@ from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
-from harness.features.compare.sample_size import UNTIED, needed, notable
+from harness.features.compare.sample_size import UNTIED, entry, needed, notable
 from harness.features.compare.sides import Side, common
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -89,6 +89,32 @@ class Test:
     def moments(self) -> list[Moments]:
         return [stratum.moments[self.column] for stratum in self.strata]
 
+    @property
+    def given(self) -> JSON | None:
+        """Return the metric of both runs as given, None where that is what is compared."""
+        given, compared = (
+            np.array([[side[self.column] for side in sides] for sides in both])
+            for both in ([of.given for of in self.strata], [of.values for of in self.strata])
+        )
+        if np.allclose(given, compared, rtol=0, atol=paired.ROUNDING):
+            return None
+        return dict(zip("ab", map(number, given.mean(axis=0)), strict=True))
+
+    @property
+    def agreement(self) -> JSON:
+        """Return on how many users A is better, equal, worse."""
+        part = np.concatenate([np.empty(0), *self.parts])
+        alike = np.concatenate([np.empty(0, np.bool_), *(of.same[:, self.column] for of in self.strata)])
+        higher, less, equal = (
+            int(which.sum()) for which in (~alike & (part > 0), ~alike & (part < 0), alike & ~np.isnan(part))
+        )
+        better, worse = (less, higher) if self.metric.lower_is_better else (higher, less)
+        return {"a_better": better, "equal": equal, "b_better": worse}
+
+    def needed(self, family: int) -> JSON:
+        """Return how many users show the smallest difference of interest, corrected for so many tests."""
+        return entry(needed(self.parts, notable(self.metric), family=family))
+
     def chance(self, levels: Mapping[str, Mapping[str, float]]) -> float | None:
         """Return the mean over strata of their chance levels, by metric; None where one has none."""
         found = [levels[stratum.subset].get(self.metric.name, math.nan) for stratum in self.strata]
@@ -140,52 +166,34 @@ def _test(
     chosen, size = [strata[place] for place in there], _size(a[there], b[there])
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
     swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
-    entry = {
-        "subset": subset,
-        "undefined_on": [strata[place].subset for place in of if place not in there],
-        "a": number(np.mean(a[there])) if there else None,
-        "b": number(np.mean(b[there])) if there else None,
-        "difference": number(observed),
-        **_agreement(
-            [one.parts[:, column] for one in chosen], [one.same[:, column] for one in chosen], metric.lower_is_better
-        ),
-    }
-    test = Test(entry, metric, column, chosen, observed / size, swapped, swaps.whole)
-    entry.update(_alone(test))
+    test = Test({}, metric, column, chosen, observed / size, swapped, swaps.whole)
+    given, by_subset = test.given, {stratum.subset: stratum.moments[column] for stratum in chosen}
+    test.entry.update(
+        {
+            "subset": subset,
+            "undefined_on": [strata[place].subset for place in of if place not in there],
+            "a": number(np.mean(a[there])) if there else None,
+            "b": number(np.mean(b[there])) if there else None,
+            "difference": number(observed),
+            **test.agreement,
+            "subsets": len(chosen),
+            "metric": metric.name,
+            "lower_is_better": metric.lower_is_better,
+            "compared": metric.ranked_by if given else metric.name,
+            "given": given,
+            "exploratory": True,
+            "users": sum(one.users for one in test.moments),
+            "few_untied": {name: one.untied for name, one in by_subset.items() if one.untied < UNTIED},
+            "ci95": interval(number(observed), test.moments),
+            "ci95_simultaneous": None,
+            "p": paired.p_value(test.swaps, test.observed, test.whole),
+            "p_adjusted": None,
+            "standard_error": _error(test.moments),
+            **test.needed(1),
+            "missing": None,
+        }
+    )
     return test
-
-
-def _alone(test: Test) -> JSON:
-    """Return the rest of an entry, for this test alone."""
-    metric, given = test.metric, _given(test.strata, test.column)
-    by_subset = {stratum.subset: of for stratum, of in zip(test.strata, test.moments, strict=True)}
-    return {
-        "subsets": len(test.strata),
-        "metric": metric.name,
-        "lower_is_better": metric.lower_is_better,
-        "compared": metric.ranked_by if given else metric.name,
-        "given": given,
-        "exploratory": True,
-        "users": sum(one.users for one in test.moments),
-        "few_untied": {subset: one.untied for subset, one in by_subset.items() if one.untied < UNTIED},
-        "ci95": interval(test.entry["difference"], test.moments),
-        "ci95_simultaneous": None,
-        "p": paired.p_value(test.swaps, test.observed, test.whole),
-        "p_adjusted": None,
-        "standard_error": _error(test.moments),
-        **_needed(test, 1),
-        "missing": None,
-    }
-
-
-def _given(strata: Sequence[Stratum], column: int) -> JSON | None:
-    """Return the metric of both runs as given, None where that is what is compared."""
-    given = np.array([[side[column] for side in stratum.given] for stratum in strata])
-    compared = np.array([[side[column] for side in stratum.values] for stratum in strata])
-    if np.allclose(given, compared, rtol=0, atol=paired.ROUNDING):
-        return None
-    a, b = map(number, given.mean(axis=0))
-    return {"a": a, "b": b}
 
 
 def _error(strata: Sequence[Moments]) -> float | None:
@@ -193,27 +201,9 @@ def _error(strata: Sequence[Moments]) -> float | None:
     return standard_error(strata) if strata and min(of.users for of in strata) > 1 else None
 
 
-def _needed(test: Test, family: int) -> JSON:
-    """Return how many users show the smallest difference of interest, corrected for so many tests."""
-    difference = notable(test.metric)
-    found = None if difference is None else needed(test.parts, difference, family=family)
-    return {"users_needed": found and found.users, "users_needed_ci95": found and (found.low, found.high)}
-
-
 def _size(*figures: Array | float) -> float:
     """Return the size of the largest of some figures, at least 1: rounding is in proportion to it."""
     return float(max(1.0, *(np.nan_to_num(np.abs(one)).max(initial=0.0) for one in map(np.asarray, figures))))
-
-
-def _agreement(parts: Sequence[Array], same: Sequence[paired.Mask], lower: bool) -> JSON:
-    """Return on how many users A is better, equal, worse."""
-    part = np.concatenate(parts) if parts else np.empty(0)
-    alike = np.concatenate(same) if same else np.empty(0, np.bool_)
-    higher, less, equal = (
-        int(which.sum()) for which in (~alike & (part > 0), ~alike & (part < 0), alike & ~np.isnan(part))
-    )
-    better, worse = (less, higher) if lower else (higher, less)
-    return {"a_better": better, "equal": equal, "b_better": worse}
 
 
 def adjust(tests: Sequence[Test], places: Places, draws: int) -> None:
@@ -227,7 +217,7 @@ def adjust(tests: Sequence[Test], places: Places, draws: int) -> None:
     level = paired.simultaneous_level(errors, np.random.default_rng(SEED), draws)
     for test, p in zip(family, adjusted, strict=True):
         together = interval(test.entry["difference"], test.moments, level=level)
-        test.entry.update({"p_adjusted": p, "ci95_simultaneous": together, **_needed(test, len(family))})
+        test.entry.update({"p_adjusted": p, "ci95_simultaneous": together, **test.needed(len(family))})
 
 
 def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:

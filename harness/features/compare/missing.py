@@ -17,7 +17,7 @@ from harness.features.compare.paired import Mask, Pair, effects
 from harness.features.compare.sides import Side
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import interval, moments
+from harness.scoring.intervals import Interval, interval, moments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,12 +61,10 @@ class Incomplete:
 
     def filled(self, a: Array | None, b: Array | None) -> Pair:
         """Return all users, with these values of those that A and B lack; with None they are left out."""
-        rows_a, rows_b = [self.pair.a], [self.pair.b]
-        if a is not None:
-            rows_a, rows_b = [*rows_a, self.a.filled(a)], [*rows_b, self.a.known]
-        if b is not None:
-            rows_a, rows_b = [*rows_a, self.b.known], [*rows_b, self.b.filled(b)]
-        return Pair(np.vstack(rows_a), np.vstack(rows_b))
+        rows = [(self.pair.a, self.pair.b)]
+        rows += [] if a is None else [(self.a.filled(a), self.a.known)]
+        rows += [] if b is None else [(self.b.known, self.b.filled(b))]
+        return Pair(*map(np.vstack, zip(*rows, strict=True)))
 
     @property
     def only_failed(self) -> Incomplete:
@@ -87,11 +85,11 @@ def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) 
     if not any(users.values()):
         return None
     low, high = (np.nan if bound is None else bound for bound in metric.bounds or (None, None))
-    ends = [_Figure.of(strata, figures, column, *sides) for sides in ((low, high), (high, low))]
+    ends = [_filled(strata, figures, column, *sides) for sides in ((low, high), (high, low))]
     return {
         **users,
-        "bounds": [end.difference for end in ends],
-        "bounds_ci95": [span and span[place] for place, span in enumerate(end.ci95 for end in ends)],
+        "bounds": [difference for difference, _ in ends],
+        "bounds_ci95": [span and span[place] for place, (_, span) in enumerate(ends)],
         "tipping_point": {side: _tipping(strata, figures, column, side) if users[side] else None for side in "ab"},
         "failed": _failed(strata, figures, column, high if metric.lower_is_better else low),
     }
@@ -103,31 +101,26 @@ def _failed(strata: Sequence[Incomplete], figures: Figures, column: int, worst: 
     users = {side: sum(getattr(one, side).users(column) for one in failures) for side in "ab"}
     if not any(users.values()):
         return None
-    found = _Figure.of(failures, figures, column, worst, worst)
-    return {**users, "difference": found.difference, "ci95": found.ci95}
+    difference, span = _filled(failures, figures, column, worst, worst)
+    return {**users, "difference": difference, "ci95": span}
 
 
 def _tipping(strata: Sequence[Incomplete], figures: Figures, column: int, side: str) -> float | None:
     """Return the mean that a side's missing users would need for a difference of 0, the other's left out."""
     fills = [(value, None) if side == "a" else (None, value) for value in (0.0, 1.0)]
-    at_0, at_1 = (_Figure.of(strata, figures, column, *fill).difference for fill in fills)
+    at_0, at_1 = (_filled(strata, figures, column, *fill)[0] for fill in fills)
     return None if at_0 is None or at_1 is None or at_0 == at_1 else at_0 / (at_0 - at_1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """A mean difference over strata, and its 95 % interval."""
-
-    difference: float | None
-    ci95: tuple[float, float] | None
-
-    @classmethod
-    def of(cls, strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float | None) -> _Figure:
-        """Return it with values (`fill`) of the users that A and B lack; None leaves these out."""
-        fills = [None if value is None else np.full(len(figures.names), value) for value in fill]
-        pairs = [one.filled(*fills) for one in strata]
-        found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
-        if np.isnan(found):
-            return cls(None, None)
-        parts = [effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column] for pair in pairs]
-        return cls(found, interval(found, [moments(part) for part in parts]))
+def _filled(
+    strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float | None
+) -> tuple[float | None, Interval | None]:
+    """Return the mean difference over strata and its 95 % interval, with values (`fill`) of the users that A and B
+    lack; None leaves these out."""
+    fills = [None if value is None else np.full(len(figures.names), value) for value in fill]
+    pairs = [one.filled(*fills) for one in strata]
+    found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
+    if np.isnan(found):
+        return None, None
+    parts = [effects(pair, figures.values, having(figures.benchmark, pair.a))[:, column] for pair in pairs]
+    return found, interval(found, [moments(part) for part in parts])

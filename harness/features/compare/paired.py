@@ -9,7 +9,7 @@ and sources: docs/statistics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.scoring.bootstrap import LEVEL, Array, chunks
+from harness.scoring.intervals import Figures
 from harness.scoring.intervals import parts as parts_of
 from harness.scoring.libraries import product, special
 
@@ -25,9 +26,6 @@ RESAMPLES = 10_000
 
 ROUNDING = 1e-12
 """Sums in another order differ by less, for figures of the size of 1; larger ones are scaled down to it."""
-
-Values = Callable[[Array], Array]
-"""Totals of contributions, R x K -> figures, R x M: fractions, NaN where undefined."""
 
 Mask = NDArray[np.bool_]
 Columns = NDArray[np.intp]
@@ -40,30 +38,13 @@ class Pair:
     a: Array
     b: Array
 
-    @property
-    def users(self) -> int:
-        return len(self.a)
-
-    def difference(self, values: Values) -> Array:
-        """Return A minus B, by figure."""
-        a, b = self.figures(values)
-        return a - b
-
-    def figures(self, values: Values) -> tuple[Array, Array]:
+    def figures(self, values: Figures) -> tuple[Array, Array]:
         """Return the figures of A and of B, NaN if there is no user."""
-        a, b = (_quietly(values, side.sum(axis=0, keepdims=True))[0] for side in (self.a, self.b))
-        return a, b
+        return values(self.a.sum(axis=0, keepdims=True))[0], values(self.b.sum(axis=0, keepdims=True))[0]
 
-
-def _quietly(values: Values, totals: Array) -> Array:
-    """Return figures without numpy's warnings: those of no user are NaN."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return values(totals)
-
-
-def _differences(values: Values, a: Array, b: Array) -> Array:
-    """Return the figures of totals A minus those of totals B."""
-    return _quietly(values, a) - _quietly(values, b)
+    def difference(self, values: Figures) -> Array:
+        """Return A minus B, by figure."""
+        return np.subtract(*self.figures(values))
 
 
 # The permutation test
@@ -78,11 +59,11 @@ class Swapped(NamedTuple):
 
 def swapped(
     pairs: Sequence[Pair],
-    values: Values,
+    values: Figures,
     rng: np.random.Generator,
-    permutations: int = RESAMPLES,
-    columns: Sequence[Columns] | None = None,
-    among: int = 0,
+    permutations: int,
+    columns: Sequence[Columns],
+    among: int,
 ) -> Swapped:
     """Return differences under random swaps of the two sides within users, of all strata at once.
 
@@ -90,16 +71,13 @@ def swapped(
     `columns` are the places of each stratum's users among the `among` users of several comparisons: with the same
     generator and number, a user's sides are swapped in all of these together.
     """
-    if columns is None:
-        among, ends = sum(pair.users for pair in pairs), np.cumsum([pair.users for pair in pairs])[:-1]
-        columns = np.split(np.arange(among), ends)
     whole = among < 63 and 2**among <= permutations
     sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
     found = []
     for flips in _flips(among, None if whole else permutations, rng):
         moved = [product(np.take(flips, of, axis=1), move) for of, (_, _, move) in zip(columns, sides, strict=True)]
         strata = zip(sides, moved, strict=True)
-        found.append(np.stack([_differences(values, a + move, b - move) for (a, b, _), move in strata]))
+        found.append(np.stack([values(a + move) - values(b - move) for (a, b, _), move in strata]))
     return Swapped(np.concatenate(found, axis=1), whole)
 
 
@@ -167,12 +145,17 @@ def simultaneous_level(parts: Array, rng: np.random.Generator, draws: int = RESA
 # Users
 
 
-def effects(pair: Pair, values: Values, has: Mask | bool = True) -> Array:
+def effects(pair: Pair, values: Figures, has: Mask | bool = True) -> Array:
     """Return each user's part in the difference: users x M, NaN if the user has no such figure (`has`: users x M).
 
     Of a mean it is the user's own difference, of a divergence the pull of the user's days (`intervals.parts`).
     """
-    return parts_of(np.hstack([pair.a, pair.b]), lambda totals: _differences(values, *np.hsplit(totals, 2)), has)
+
+    def differences(totals: Array) -> Array:
+        a, b = np.hsplit(totals, 2)
+        return values(a) - values(b)
+
+    return parts_of(np.hstack([pair.a, pair.b]), differences, has)
 
 
 def alike(pair: Pair, uses: Mask) -> Mask:

@@ -34,12 +34,17 @@ class CompareOptions:
 
 
 class Pair(NamedTuple):
-    """Two runs on the subsets of one benchmark that both have, in the same order; `alone` are subsets of one."""
+    """Two runs on the `subsets` of one benchmark that both have; `alone` are the names of those that only one has."""
 
-    a: Sequence[Side]
-    b: Sequence[Side]
+    subsets: Sequence[tuple[Side, Side]]
     figures: Figures
     alone: Mapping[str, Sequence[str]]
+
+    @property
+    def runs(self) -> tuple[Subset, Subset]:
+        """Return both on the first of the subsets."""
+        a, b = self.subsets[0]
+        return a.of, b.of
 
 
 def _found(chosen: CompareOptions, least: int) -> dict[str, dict[str, Subset]]:
@@ -64,12 +69,11 @@ def planned(chosen: CompareOptions, plan: planning.Plan) -> JSON:
         spreads = [
             one
             for pair, strata in zip(pairs, _strata(pairs), strict=True)
-            for one in planning.of_pair(pair.a[0].of, pair.b[0].of, strata, pair.figures)
+            for one in planning.of_pair(*pair.runs, strata, pair.figures)
         ]
     else:
         spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, chosen.tasks)]
-    listed = [_run(run, list(subsets.values())) for run, subsets in found.items()]
-    return {"format": FORMAT, "runs": listed, "plans": planning.planned(spreads, plan)}
+    return {"format": FORMAT, "runs": [_run(*one) for one in found.items()], "plans": planning.planned(spreads, plan)}
 
 
 def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Iterator[planning.Spread]:
@@ -77,26 +81,23 @@ def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Ite
     for subset in subsets.values():
         by_benchmark.setdefault(subset.benchmark, []).append(subset)
     for benchmark, of in by_benchmark.items():
-        measured = {subset.name: runs.figures([subset], tasks) for subset in of}
-        sides = [runs.read(subset, measured[subset.name]) for subset in of]
-        yield from planning.of_run(run, benchmark, sides, measured[of[0].name])
+        measured = [runs.figures([subset], tasks) for subset in of]
+        yield from planning.of_run(run, benchmark, list(map(runs.read, of, measured)), measured[0])
 
 
 def compared(chosen: CompareOptions, resamples: int) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
     found = _found(chosen, 2)
     pairs = _pairs(found, chosen.tasks)
-    strata = _strata(pairs)
-    reports = [_report(pair) for pair in pairs]
-    for benchmark in dict.fromkeys(pair["benchmark"] for pair in reports):
-        family = [place for place, pair in enumerate(reports) if pair["benchmark"] == benchmark]
-        _compare([(pairs[place], strata[place], reports[place]) for place in family], resamples)
+    every = [(pair, strata, _report(pair)) for pair, strata in zip(pairs, _strata(pairs), strict=True)]
+    for benchmark in dict.fromkeys(report["benchmark"] for _, _, report in every):
+        _compare([one for one in every if one[2]["benchmark"] == benchmark], resamples)
     return {
         "format": FORMAT,
-        "runs": [_run(run, list(subsets.values())) for run, subsets in found.items()],
+        "runs": [_run(*one) for one in found.items()],
         "resamples": resamples,
         "seed": figures.SEED,
-        "pairs": reports,
+        "pairs": [report for _, _, report in every],
     }
 
 
@@ -106,7 +107,10 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
     tests = []
     for pair, strata, report in family:
         found = figures.compared(strata, pair.figures, places, resamples) if strata else []
-        levels = {a.of.name: runs.chance(a.of) or runs.chance(b.of) for a, b in zip(pair.a, pair.b, strict=True)}
+        levels = {
+            a.of.name: next((of.chance for of in (a.of.report, b.of.report) if of and of.chance), {})
+            for a, b in pair.subsets
+        }
         for test in found:
             test.entry["chance"] = test.chance(levels)
         report["figures"] = [test.entry for test in found]
@@ -117,13 +121,14 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
         report["verdicts"] = verdicts.verdicts(report["figures"], report, pair.figures)
 
 
-def _run(run: str, subsets: Sequence[Subset]) -> JSON:
-    models = dict.fromkeys(of.manifest.identity["model"] for of in subsets if of.manifest)
+def _run(run: str, subsets: Mapping[str, Subset]) -> JSON:
+    of = subsets.values()
+    models = dict.fromkeys(one.manifest.identity["model"] for one in of if one.manifest)
     return {
         "name": run,
-        "benchmark": ", ".join(dict.fromkeys(of.benchmark for of in subsets)),
+        "benchmark": ", ".join(dict.fromkeys(one.benchmark for one in of)),
         "model": ", ".join(models) or None,
-        "subsets": ", ".join(of.name for of in subsets),
+        "subsets": ", ".join(subsets),
     }
 
 
@@ -142,8 +147,7 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
         for name in found[a].keys() & found[b].keys():
             groups.setdefault(found[a][name].benchmark, []).append(name)
         for names in map(sorted, groups.values()):
-            side_a, side_b = ([read(run, name) for name in names] for run in (a, b))
-            pairs.append(Pair(side_a, side_b, measured[names[0]], alone))
+            pairs.append(Pair([(read(a, name), read(b, name)) for name in names], measured[names[0]], alone))
     if not pairs:
         has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
         which = "; ".join(f"{run} has {names}" for run, names in has.items())
@@ -154,7 +158,7 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
 def _strata(pairs: Sequence[Pair]) -> list[list[Stratum]]:
     """Return the subsets on which both runs of a pair have users with the same task. Raise `BadInput` if no two runs
     have any."""
-    made = ([Stratum.of(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)] for pair in pairs)
+    made = ([Stratum.of(*both, pair.figures) for both in pair.subsets] for pair in pairs)
     found = [[stratum for stratum in strata if stratum.users] for strata in made]
     if not any(found):
         raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in _left_out(pair))))
@@ -163,23 +167,23 @@ def _strata(pairs: Sequence[Pair]) -> list[list[Stratum]]:
 
 def _report(pair: Pair) -> JSON:
     """Return everything about two runs except their figures."""
-    a, b = pair.a[0].of, pair.b[0].of
+    a, b = pair.runs
     return {
         "a": a.run,
         "b": b.run,
         "benchmark": a.benchmark,
         "main": list(pair.figures.main),
         "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
-        "coverage": [warnings.coverage(*both, pair.figures) for both in zip(pair.a, pair.b, strict=True)],
+        "coverage": [warnings.coverage(*both, pair.figures) for both in pair.subsets],
         "left_out": _left_out(pair),
-        "warnings": warnings.warnings(pair.a, pair.b),
+        "warnings": warnings.warnings(pair.subsets),
     }
 
 
 def _left_out(pair: Pair) -> list[str]:
     """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
     found = []
-    for a, b in zip(pair.a, pair.b, strict=True):
+    for a, b in pair.subsets:
         empty = [side.of.run for side in (a, b) if not side.tasks]
         if empty:
             has = "has" if len(empty) == 1 else "have"

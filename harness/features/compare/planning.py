@@ -11,7 +11,7 @@ from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare.blocks import users_needed
 from harness.features.compare.figures import Stratum
-from harness.features.compare.sample_size import needed, notable
+from harness.features.compare.sample_size import entry, needed, notable
 from harness.features.compare.sides import Side, Subset
 from harness.features.documents.xlsx import Sheet
 from harness.model import JSON, Block, Heading, Paragraph, Table
@@ -69,9 +69,6 @@ def _planned(spread: Spread, plan: Plan, primary: int) -> JSON:
     metric, family = spread.metric, plan.family or primary
     difference = notable(metric) if plan.difference is None else plan.difference / metric.scale
     factor = TWIN if spread.b is None else 1.0
-    found = None
-    if difference is not None:
-        found = needed(spread.strata, difference, plan.power, family, factor)
     have = [moments(part) for part in spread.strata]
     return {
         "a": spread.a,
@@ -84,8 +81,7 @@ def _planned(spread: Spread, plan: Plan, primary: int) -> JSON:
         "family": family,
         "users": sum(one.users for one in have),
         "untied": sum(one.untied for one in have),
-        "users_needed": found and found.users,
-        "users_needed_ci95": found and (found.low, found.high),
+        **entry(needed(spread.strata, difference, plan.power, family, factor)),
     }
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.benchmark import Metric
+from harness.model import JSON
 from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED, POWER, moments
 from harness.scoring.libraries import special
@@ -30,16 +31,17 @@ class Needed(NamedTuple):
 
 
 def needed(
-    strata: Sequence[Array], difference: float, power: float = POWER, family: int = 1, factor: float = 1.0
+    strata: Sequence[Array], difference: float | None, power: float = POWER, family: int = 1, factor: float = 1.0
 ) -> Needed | None:
     """Return how many users show a mean difference over strata, two-sided at 5 % divided by the tests of the family.
 
     `strata` are the parts of the users of each (NaN left out); `factor` multiplies their variance. None without an
-    estimate: too few users differ, or so few of the number needed would that no test could show it.
+    estimate: no difference is given, too few users differ, or so few of the number needed would that no test could
+    show it.
     """
     values = [part[~np.isnan(part)] for part in strata]
     users, untied = sum(map(len, values)), sum(moments(part).untied for part in values)
-    if not values or untied < UNTIED or min(map(len, values)) < 4:
+    if difference is None or not values or untied < UNTIED or min(map(len, values)) < 4:
         return None
     squared, spread = _error(values)
     level = (1 - LEVEL) / family
@@ -50,6 +52,11 @@ def needed(
     differing = found.users * untied // users
     is_shown = found.users >= FEWEST and differing >= FEWEST_UNTIED and 2.0 ** (1 - differing) <= level
     return found if is_shown else None
+
+
+def entry(found: Needed | None) -> JSON:
+    """Return the number as `compare --json` has it."""
+    return {"users_needed": found and found.users, "users_needed_ci95": found and (found.low, found.high)}
 
 
 def _error(strata: Sequence[Array]) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks import registry, reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
 from harness.model import Record
@@ -61,6 +62,14 @@ class Subset:
         except BadInput:
             return UNKNOWN
 
+    @property
+    def report(self) -> Report | None:
+        """Return its report; None without one that can be read, since what is compared are the records."""
+        try:
+            return reports.read(content(self.files.report("json"), DOCUMENT_MOST))
+        except (OSError, BadInput):
+            return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Side:
@@ -86,9 +95,10 @@ class Side:
         return np.array([row[user] for user in users], dtype=np.intp)
 
 
-def common(a: Side, b: Side) -> tuple[str, ...]:
-    """Return the users that both have, with the same task, in the order of A."""
-    return tuple(user for user, task in a.tasks.items() if b.tasks.get(user) == task)
+def common(first: Side, *others: Side) -> tuple[str, ...]:
+    """Return the users that all have, with the same task, in the order of the first."""
+    tasks = [other.tasks for other in others]
+    return tuple(user for user, task in first.tasks.items() if all(of.get(user) == task for of in tasks))
 
 
 def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, Path]:
@@ -143,14 +153,6 @@ def figures(of: Sequence[Subset], tasks: Path | None) -> Figures:
             raise BadInput(f"{run.name} was made with another version of {origin.kept}: they cannot be compared")
     primary = {subset.manifest.provenance.get("primary") if subset.manifest else None for subset in of}
     return Figures(benchmark, primary.pop() if len(primary) == 1 else None)
-
-
-def chance(of: Subset) -> Mapping[str, float]:
-    """Return the chance level of metrics that a subset's report has, none without a report that can be read."""
-    try:
-        return reports.read(content(of.files.report("json"), DOCUMENT_MOST)).chance
-    except (OSError, BadInput):  # `compare` uses the records
-        return {}
 
 
 def read(of: Subset, figures: Figures) -> Side:

@@ -113,19 +113,14 @@ def _missing(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
     missing, unit = of["missing"], metric.difference_unit
     who = " and ".join(f"{plural(missing[side], 'user')} missing from {names[side]}" for side in "ab" if missing[side])
     if of["missing_users"] == "unknown":
-        return f" What the {who} could change is not known: {_unbounded(missing, metric)}."
+        why = "is not a mean over users" if missing["bounds"] is None else "has no bound"
+        return f" What the {who} could change is not known: {metric.name} {why}."
     shown = of["outcome"] in ("a_better", "b_better")
     could = {"could_reverse": "could reverse it", "could_undo": "could undo it", "cannot_change": "cannot reverse it"}
     verb = could[of["missing_users"]] if shown else "leave it open"
     low, high = ("no limit" if end is None else f"{metric.text(end, signed=True)} {unit}" for end in missing["bounds"])
     more = _tipping(of, metric, names) + _failed(of, metric, names)
     return f" The {who} {verb}: with them {names['a']} minus {names['b']} is {low} to {high}.{more}"
-
-
-def _unbounded(missing: JSON, metric: Metric) -> str:
-    if missing["bounds"] is None:
-        return f"{metric.name} is not a mean over users"
-    return f"{metric.name} has no bound"
 
 
 def _tipping(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any
-
-import orjson
+from itertools import chain, groupby
 
 from harness.benchmark import VALID
-from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import sentence_on_invalid
 from harness.benchmarks.scorer import Figures
 from harness.feature import foreign_of
@@ -77,12 +73,12 @@ def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
     return {name: number(value) for name, value in zip(figures.names, found.tolist(), strict=True)}
 
 
-def warnings(a: Sequence[Side], b: Sequence[Side]) -> list[str]:
+def warnings(both: Sequence[tuple[Side, Side]]) -> list[str]:
     """Return the remarks of reports (synthetic tasks), what differs other than the model, results of unknown origin,
-    and the answers that count as empty."""
-    subsets = [(of.of, other.of) for of, other in zip(a, b, strict=True)]
-    differing = [(of.name, words) for of, other in subsets for words in _unlike(of, other)]
-    return [*_remarks(subsets), *_by_subset(differing, len(a)), *_invalid(a, b)]
+    and the answers that count as empty, of two runs on each subset."""
+    subsets = [(a.of, b.of) for a, b in both]
+    differing = [(a.name, words) for a, b in subsets for words in _unlike(a, b)]
+    return [*_remarks(subsets), *_by_subset(differing, len(subsets)), *_invalid(both)]
 
 
 def _by_subset(sentences: Iterable[tuple[str, str]], subsets: int) -> Iterator[str]:
@@ -94,30 +90,20 @@ def _by_subset(sentences: Iterable[tuple[str, str]], subsets: int) -> Iterator[s
 
 def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
     """Yield the remarks of the reports of both runs, then those of one."""
-    remarks = [(of.name, of.run, words) for both in subsets for of in both for words in _notes(of)]
-    for words in dict.fromkeys(words for _, _, words in remarks):
-        runs: dict[str, list[str]] = {}
-        for subset, run, same in remarks:
-            if same == words:
-                runs.setdefault(run, []).append(subset)
+    remarks: dict[str, dict[str, list[str]]] = {}
+    for of in chain(*subsets):
+        for words in report.notes if (report := of.report) else [NO_REPORT]:
+            remarks.setdefault(words, {}).setdefault(of.run, []).append(of.name)
+    for words, runs in remarks.items():
         if len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1:
             runs = {"Both runs": next(iter(runs.values()))}
         for run, names in runs.items():
-            yield from _by_subset([(subset, f"{run}: {words}") for subset in names], len(subsets))
+            yield from _by_subset([(name, f"{run}: {words}") for name in names], len(subsets))
 
 
-def _notes(of: Subset) -> Sequence[str]:
-    """Return the notes of a subset's report."""
-    try:
-        data: Any = orjson.loads(content(of.files.report("json"), DOCUMENT_MOST))
-        return [str(note) for note in data["notes"]]
-    except (OSError, ValueError, LookupError, TypeError):  # none, or none of ours: `compare` uses the records
-        return [NO_REPORT]
-
-
-def _invalid(a: Sequence[Side], b: Sequence[Side]) -> Iterator[str]:
+def _invalid(both: Sequence[tuple[Side, Side]]) -> Iterator[str]:
     """Yield the invalid answers of both sides on each subset, of the users that are compared."""
-    for sides in zip(a, b, strict=True):
+    for sides in both:
         users = common(*sides)
         counts = [_answers(side, users) for side in sides]
         if any(count.keys() - {VALID} for count in counts):

@@ -181,8 +181,7 @@ def _print(args: Options, chosen: Sequence[MetricTable], missing: Sequence[str],
 
 def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
     screen = console()
-    grids = [grid for table in chosen for grid in formats.grids_of(table, intervals=intervals)]
-    for grid in [*grids, *costs.grids(chosen)]:
+    for grid in formats.grids(chosen, intervals=intervals):
         screen.print(grid.title, style="italic", highlight=False)
         columns = _columns(grid)
         screen.width = max(screen.width, _least(columns))

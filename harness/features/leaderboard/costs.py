@@ -66,8 +66,8 @@ def grids(chosen: Sequence[MetricTable]) -> list[Grid]:
             f"Cost ({table.benchmark})",
             "run",
             (f"{table.label}, {table.same_mean or MEAN}", *COLUMNS),
-            (tuple((row.label, _cells(table, row)) for row in _rows(table)),),
-            tuple(_notes(_rows(table))),
+            (tuple((row.label, _cells(table, row)) for row in table.runs),),
+            tuple(_notes(table.reports)),
             f"cost {table.benchmark}",
         )
         for table in first(chosen)
@@ -76,17 +76,13 @@ def grids(chosen: Sequence[MetricTable]) -> list[Grid]:
 
 def notes(chosen: Sequence[MetricTable]) -> list[str]:
     """Return what a reader of these tables must know."""
-    return list(dict.fromkeys(note for table in first(chosen) for note in _notes(_rows(table))))
+    return list(dict.fromkeys(note for table in first(chosen) for note in _notes(table.reports)))
 
 
 def first(chosen: Sequence[MetricTable]) -> list[MetricTable]:
     """Return the first table of each benchmark that has a run whose cost is known."""
     of = {table.benchmark: table for table in reversed(chosen)}
-    return [table for table in reversed(of.values()) if any(is_known(row.reports) for row in table.rows)]
-
-
-def _rows(table: MetricTable) -> list[Row]:
-    return [row for row in table.rows if not row.is_published]
+    return [table for table in reversed(of.values()) if is_known(table.reports)]
 
 
 def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
@@ -98,24 +94,19 @@ def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
     texts = (
         money_text(of.money),
         money_text(of.each),
-        *(_per_user(total, of.users) for total in (into, out)),
+        *(f"{total / of.users:.0f}" if of.users else "" for total in (into, out)),
         _share(of.total("cached_tokens"), into),
         _share(of.total("reasoning_tokens"), out),
     )
     return (score, *(Number(text) if text else None for text in texts))
 
 
-def _per_user(total: int, users: int) -> str:
-    return f"{total / users:.0f}" if users else ""
-
-
 def _share(part: int, whole: int) -> str:
     return f"{100 * part / whole:.1f} %" if part else ""
 
 
-def _notes(rows: Sequence[Row]) -> Iterator[str]:
+def _notes(reports: Sequence[Scored]) -> Iterator[str]:
     """Yield how costs were counted, and every price."""
-    reports = [report for row in rows for report in row.reports]
     yield COUNTED
     if any(report.cost and report.cost.requests_without_usage for report in reports):
         yield ESTIMATED
@@ -129,7 +120,7 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
 
 def as_json(chosen: Sequence[MetricTable]) -> JSON:
     """Return the cost of each run and subset: its counts, the exact amount and that of a user as text, the price."""
-    reports = {(row.name, report.subset): report for table in chosen for row in _rows(table) for report in row.reports}
+    reports = {(report.run, report.subset): report for table in chosen for report in table.reports}
     made: JSON = {}
     for (run, subset), report in reports.items():
         if report.cost:
@@ -141,7 +132,7 @@ def as_json(chosen: Sequence[MetricTable]) -> JSON:
 
 def lines(table: MetricTable) -> Iterator[tuple[str, Row, Scored, str, str]]:
     """Yield name, row, report, exact amount and currency of each figure for CSV."""
-    for row in _rows(table):
+    for row in table.runs:
         for report in row.reports:
             of = spent([report])
             for name, amounts in (("cost", of.money), ("cost a user", of.each)):

@@ -47,18 +47,16 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += _ranked_subsets(printed)
     found += [PROMPTS] if any(table.spreads for table in printed) else []
     found += [*_invalid(printed), *_repeats(printed)]
-    rows = [row for table in printed for row in table.rows if not row.is_published]
-    names = dict.fromkeys(row.name for row in rows)
-    synthetic = dict.fromkeys(row.name for row in rows if any(report.synthetic for report in row.reports))
-    if synthetic:
-        which = "All runs" if len(synthetic) == len(names) else ", ".join(synthetic)
+    reports = [report for table in printed for report in table.reports]
+    if synthetic := dict.fromkeys(report.run for report in reports if report.synthetic):
+        which = "All runs" if synthetic.keys() == {report.run for report in reports} else ", ".join(synthetic)
         found.append(f"{which}: synthetic tasks, which say nothing about real users.")
     return found + list(dict.fromkeys(table.source.note for table in printed if table.source))
 
 
 def _incomplete(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield which runs are INCOMPLETE, and how many users the marked figures cover, the smallest share first."""
-    figures = (figure for table in printed for row in table.rows for figure in row.figures.values() if figure)
+    figures = (figure for table in printed for figure in table.figures)
     marked = (figure.report for figure in figures if figure.report and not figure.complete)
     found = list({(report.run, report.subset): report for report in marked}.values())
     if incomplete := _counts([of for of in found if of.is_incomplete], lambda of: f"{of.scored} of {of.expected}"):
@@ -104,11 +102,11 @@ def _rules(printed: Sequence[MetricTable]) -> Iterator[str]:
             f"{', '.join(unlike)}. In brackets: the figure as published, where it is another."
         )
     without = {
-        f"{row.name} ({table.metric.ranked_by})": None
+        f"{of.report.run} ({table.metric.ranked_by})": None
         for table in printed
-        if table.metric.ranked_by and sum(not row.is_published for row in table.rows) > 1
-        for row in table.rows
-        if any(figure and figure.report and figure.by is None for figure in row.figures.values())
+        if table.metric.ranked_by and len(table.runs) > 1
+        for of in table.figures
+        if of.report and of.by is None
     }
     if without:
         yield (
@@ -121,15 +119,14 @@ def _following(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield how many of the answers figures are over that leave some out, with the users that they are over, the
     smallest share first; and which runs have no place therefore."""
     kept, few, unknown = list[tuple[float, str]](), dict[str, None](), dict[str, None]()
-    for table in printed:
-        for row in table.rows:
-            for report, by, share in table.followed(row):
-                if share is None:
-                    unknown[row.name] = None
-                elif share < 1:
-                    few |= {row.name: None} if share < ENOUGH else {}
-                    users = f"{by.users} of {report.scored} users"
-                    kept.append((share, f"{row.name} on {report.subset}, {table.label}: {100 * share:.1f} % ({users})"))
+    ranked = ((table, of.report, of.by, of.following) for table in printed for of in table.figures)
+    for table, report, by, share in ranked:
+        if report and by and share is None:
+            unknown[report.run] = None
+        elif report and by and share is not None and share < 1:
+            few |= {report.run: None} if share < ENOUGH else {}
+            users = f"{by.users} of {report.scored} users"
+            kept.append((share, f"{report.run} on {report.subset}, {table.label}: {100 * share:.1f} % ({users})"))
     kept.sort(key=lambda one: one[0])
     if kept:
         shares = bounded((words for _, words in kept), "; ")
@@ -147,10 +144,9 @@ def _without_skill(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield which runs have no marks since headline figures of theirs are not better than chance."""
     found: dict[str, dict[str, None]] = {}
     for table in printed:
-        for row in table.rows if not table.metric.unranked else ():
-            for report in row.reports:
-                if names := without_skill(report, table.metric, table.layout):
-                    found.setdefault(row.name, {}).update(dict.fromkeys(names))
+        for report in table.reports if not table.metric.unranked else ():
+            if names := without_skill(report, table.metric, table.layout):
+                found.setdefault(report.run, {}).update(dict.fromkeys(names))
     if found:
         who = bounded((f"{run} ({', '.join(names)})" for run, names in found.items()), "; ")
         yield f"Never marked, since not better than chance by the interval, where there is one: {who}."
@@ -168,24 +164,18 @@ def _invalid(printed: Sequence[MetricTable]) -> Iterator[str]:
         found.sort(key=lambda one: -one[1] / max(one[2], 1))
         counts = [f"{run} {invalid} of {answers}" for run, invalid, answers in found if invalid]
         if counts:
-            yield f"{layout.invalid}: {bounded(counts)}."
+            yield f"{layout.invalid_as}: {bounded(counts)}."
 
 
 def _repeats(printed: Sequence[MetricTable]) -> Iterator[str]:
     """Yield how many repeats runs have, and for which figures more would pay."""
-    figures = [
-        (table.metric.name, figure.report)
-        for table in printed
-        for row in table.rows
-        for figure in row.figures.values()
-        if figure and figure.report and figure.report.repeats
-    ]
-    counts = {f"{report.run} {report.repeats.repeats}" for _, report in figures if report.repeats}
-    if counts:
+    reports = [(table.metric.name, of.report) for table in printed for of in table.figures if of.report]
+    repeated = [(name, report, report.repeats) for name, report in reports if report.repeats]
+    if counts := {f"{report.run} {repeats.repeats}" for _, report, repeats in repeated}:
         yield f"Each user counts with the mean over its repeats: {bounded(sorted(counts))}."
     paying = dict[str, None]()
-    for name, report in figures:
-        of = report.repeats.components.get(name) if report.repeats else None
+    for name, report, repeats in repeated:
+        of = repeats.components.get(name)
         if of and of.share is not None and of.share > PAYS and of.removable is not None:
             needed = of.within * (1 - PAYS) / PAYS
             enough = f"up to {math.ceil(needed / of.between)}" if of.between * MOST_REPEATS > needed else "any number"

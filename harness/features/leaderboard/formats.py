@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
+from harness.features.compare.figures import ALL
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
-from harness.features.leaderboard.grid import Grid, Line, Number, latex, markdown
+from harness.features.leaderboard.grid import Grid, Number, latex, markdown
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread
 from harness.model import JSON
@@ -22,9 +24,6 @@ CSV_COLUMNS = (
     *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
 )
 
-ALL = "all"
-"""In place of a subset, as in `compare`: the mean of all subsets' figures."""
-
 SHARE = Metric("share")
 
 
@@ -35,43 +34,39 @@ def text(form: str, chosen: Sequence[MetricTable], missing: Sequence[str] = (), 
     """
     if form == "csv":
         return _csv(chosen)
-    grids = [grid for table in chosen for grid in grids_of(table, intervals=intervals)] + costs.grids(chosen)
-    runs = [*about(chosen), *missing]
-    return markdown(grids, [*notes(chosen), *costs.notes(chosen), *runs]) if form == "markdown" else latex(grids, runs)
+    made, runs = grids(chosen, intervals=intervals), [*about(chosen), *missing]
+    return markdown(made, [*notes(chosen), *costs.notes(chosen), *runs]) if form == "markdown" else latex(made, runs)
 
 
 def about(shown: Sequence[MetricTable]) -> list[str]:
     """Return a description of each run, once."""
     of: dict[str, dict[str, None]] = {}
-    for row in (row for table in shown for row in table.rows if not row.is_published):
+    for row in (row for table in shown for row in table.runs):
         of.setdefault(row.name, {})[row.about] = None
     return [f"{name}: {'; '.join(words)}" for name, words in of.items()]
 
 
-def grids_of(table: MetricTable, *, intervals: bool = False) -> list[Grid]:
-    """Return the figures and, if some runs differ only in the prompt, their spread."""
-    return [_grid(table, intervals), *([prompts(table)] if table.spreads else [])]
+def grids(chosen: Sequence[MetricTable], *, intervals: bool) -> list[Grid]:
+    """Return the figures of each table, their spread if some runs differ only in the prompt, and then the costs."""
+    of_tables = [(_grid(table, intervals), *([prompts(table)] if table.spreads else [])) for table in chosen]
+    return [*chain(*of_tables), *costs.grids(chosen)]
 
 
 def _grid(table: MetricTable, intervals: bool) -> Grid:
-    """Return the figures as text, runs and published rows as groups; then the ranks of the last column."""
-    groups = [[row for row in table.rows if row.is_published is which] for which in (False, True)]
-    lines = tuple(tuple((row.label, _numbers_of(table, row, intervals)) for row in group) for group in groups if group)
-    columns = (*table.columns, *table.rank_head)
-    return Grid(table.title, "run", columns, (*lines, *_chance(table)), tuple(notes([table])), table.label)
+    """Return the figures as text, with the ranks of the last column: runs, published rows and the chance level as
+    groups."""
 
+    def numbers(row: Row) -> tuple[Number | None, ...]:
+        figures = (number(table, row.figures[column], intervals=intervals) for column in table.columns)
+        return (*figures, *(Number(rank) if rank else None for rank in table.ranks(row)))
 
-def _chance(table: MetricTable) -> Iterator[tuple[Line, ...]]:
-    """Yield a group with the chance level, if there is one."""
+    published = [row for row in table.rows if row.is_published]
+    groups = [tuple((row.label, numbers(row)) for row in rows) for rows in (table.runs, published) if rows]
     if chance := table.chance:
         levels = (Number(table.metric.text(chance[name])) if name in chance else None for name in table.columns)
-        yield ((CHANCE, (*levels, *(None for _ in table.rank_head))),)
-
-
-def _numbers_of(table: MetricTable, row: Row, intervals: bool) -> tuple[Number | None, ...]:
-    found = tuple(_number(table, row.figures[column], intervals) for column in table.columns)
-    rank = row.rank_text
-    return (*found, *(Number(rank) if rank else None for _ in table.rank_head))
+        groups.append(((CHANCE, (*levels, *(None for _ in table.rank_head))),))
+    columns = (*table.columns, *table.rank_head)
+    return Grid(table.title, "run", columns, tuple(groups), tuple(notes([table])), table.label)
 
 
 def prompts(table: MetricTable) -> Grid:
@@ -85,7 +80,8 @@ def prompts(table: MetricTable) -> Grid:
     return Grid(title, "runs", ("mean", "lowest", "highest", "SD"), (tuple(lines),), (), f"{table.label} prompts")
 
 
-def _number(table: MetricTable, figure: Figure | None, intervals: bool) -> Number | None:
+def number(table: MetricTable, figure: Figure | None, *, intervals: bool) -> Number | None:
+    """Return a figure as it is printed."""
     if figure is None:
         return None
     of = figure.shown
@@ -109,28 +105,28 @@ def _csv(shown: Sequence[MetricTable]) -> str:
 
 
 def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list[str]:
-    low, high = map(table.metric.text, figure.value.interval) if figure.value.interval else ("", "")
+    of, metric = _plain_figure(table.metric, figure), table.metric
+
+    def text(value: float | None) -> str:
+        return "" if value is None else metric.text(value)
+
     return [
-        *map(in_cell, (table.benchmark, table.metric.name, row.name, ALL if column == AVERAGE else column)),
-        table.metric.text(figure.value.value),
-        in_cell(table.metric.shown_unit),
-        *(low, high),
-        *("" if number is None else str(number) for number in _numbers(figure).values()),
-        "" if row.is_published else _yes(figure.complete),
-        figure.place.value if figure.place else "",
+        *map(in_cell, (table.benchmark, metric.name, row.name, ALL if column == AVERAGE else column)),
+        text(of["value"]),
+        in_cell(metric.shown_unit),
+        *map(text, of["ci95"] or (None, None)),
+        *("" if of[name] is None else str(of[name]) for name in ("users", "expected", "answers", "invalid")),
+        "" if row.is_published else _yes(of["complete"]),
+        of["place"] or "",
         _yes(row.is_published),
         in_cell(row.about),
-        *(map(str, figure.rank) if figure.rank else ("", "")),
-        *_csv_ranking(table.metric, figure),
+        *map(str, of["rank"] or ("", "")),
+        in_cell(of["ranked_by"] or ""),
+        text(of["ranked_value"]),
+        str(of["ranked_users"] or ""),
+        "" if of["following"] is None else SHARE.text(of["following"]),
+        text(of["chance"]),
     ]
-
-
-def _csv_ranking(metric: Metric, figure: Figure) -> list[str]:
-    """Return what ranks a figure, if anything does, and the chance level."""
-    of = figure.by if figure.ranked is not None else None
-    by = [in_cell(metric.ranked_by or metric.name), metric.text(of.value), str(of.users or "")] if of else [""] * 3
-    following = "" if figure.following is None else SHARE.text(figure.following)
-    return [*by, following, "" if figure.chance is None else metric.text(figure.chance)]
 
 
 def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
@@ -138,13 +134,6 @@ def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: s
     counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
     head = map(in_cell, (table.benchmark, name, row.name, report.subset))
     return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 7]
-
-
-def _numbers(figure: Figure) -> dict[str, int | None]:
-    """Return how many users have a value and how many should, and of how many answers how many were invalid."""
-    of = figure.report
-    counts = (of.expected, of.answers, of.invalid) if of else (None, None, None)
-    return dict(zip(("users", "expected", "answers", "invalid"), (figure.value.users, *counts), strict=True))
 
 
 def _yes(value: bool) -> str:
@@ -159,9 +148,8 @@ def plain(found: Sequence[MetricTable]) -> JSON:
     """
     made: JSON = {
         table.label: {
-            row.name: {column: _plain_figure(table.metric, figure) for column, figure in row.figures.items()}
-            for row in table.rows
-            if not row.is_published
+            row.name: {column: of and _plain_figure(table.metric, of) for column, of in row.figures.items()}
+            for row in table.runs
         }
         for table in found
     }
@@ -195,19 +183,23 @@ def _plain_spread(of: Spread, column: str) -> JSON:
     return found | {"lowest": min(of.values), "highest": max(of.values), "sd": of.deviation}
 
 
-def _plain_figure(metric: Metric, figure: Figure | None) -> JSON | None:
-    if figure is None:
-        return None
+def _plain_figure(metric: Metric, figure: Figure) -> JSON:
+    """Return a figure with how many users have it and how many should, of how many answers how many were invalid, and
+    what ranks it."""
+    of, by = figure.report, figure.by if figure.ranked is not None else None
     return {
         "value": figure.value.value,
         "ci95": figure.value.interval,
-        **_numbers(figure),
+        "users": figure.value.users,
+        "expected": of and of.expected,
+        "answers": of and of.answers,
+        "invalid": of and of.invalid,
         "complete": figure.complete,
         "place": figure.place.value if figure.place else None,
         "rank": figure.rank,
-        "ranked_by": (metric.ranked_by or metric.name) if figure.ranked is not None else None,
-        "ranked_value": figure.ranked,
-        "ranked_users": figure.by.users if figure.by and figure.ranked is not None else None,
+        "ranked_by": (metric.ranked_by or metric.name) if by else None,
+        "ranked_value": by and by.value,
+        "ranked_users": by and by.users,
         "following": figure.following,
         "chance": figure.chance,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,7 @@ from harness.errors import BadInput
 from harness.features.documents.outputs import Outputs
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
-from harness.features.leaderboard.grid import Grid
+from harness.features.leaderboard.grid import Grid, Number
 from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
@@ -27,21 +27,6 @@ from harness.ui.words import plural
 
 RUN = "run"
 """The first column of the table of all runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A run's report, as `stats` reads it."""
-
-    files: RunFiles
-    scored: Scored
-
-    @property
-    def address(self) -> str:
-        """Return the path of its page, else of its text; relative to the results folder."""
-        paths = map(self.files.report, ("html", "txt"))
-        path = next((path for path in paths if path.exists()), self.files.report("json"))
-        return f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
 def execute(args: Any) -> int:
@@ -56,39 +41,43 @@ def execute(args: Any) -> int:
     return code
 
 
-def _reported(files: RunFiles) -> Reported:
-    return Reported(files, checked(report.read(files), files.report("json")))
+def _reported(files: RunFiles) -> tuple[Scored, str]:
+    """Return a report as `stats` reads it, and the path of its page, else of its text, from the results folder."""
+    scored = checked(report.read(files), files.report("json"))
+    paths = map(files.report, ("html", "txt"))
+    path = next((path for path in paths if path.exists()), files.report("json"))
+    return scored, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
-def write(runs: Sequence[Reported], there: Collection[Path], results: Path, place: Path, outputs: Outputs) -> None:
-    """Write the page over the runs of a results folder. `there` are the files of all reports, also of those that could
-    not be read. Raise `BadInput` if no report is current, and for a file that stays."""
+def write(
+    found: Sequence[tuple[Scored, str]], there: Collection[Path], results: Path, place: Path, outputs: Outputs
+) -> None:
+    """Write the page over the runs of a results folder, with links to their own pages. `there` are the files of all
+    reports, also of those that could not be read. Raise `BadInput` if no report is current, and for a file that
+    stays."""
     from harness.features.documents import html
 
     left = left_out([], there, results, ())
-    runs = [run for run in runs if (run.scored.run, run.scored.subset) not in left.outdated]
-    kept = without_merged([run.scored for run in runs])
-    runs = [run for run in runs if run.scored in kept]
+    runs = without_merged([run for run, _ in found if (run.run, run.subset) not in left.outdated])
     if not runs:
         raise BadInput(left.nothing_else(results, ()))
     blocks: list[Block] = list(map(Paragraph, left.sentences()))
-    made = tables.tables([run.scored for run in runs], with_published=False)
-    uncertain, unranked = with_uncertainty(made, results)
+    uncertain, unranked = with_uncertainty(tables.tables(runs, with_published=False), results)
     blocks += map(Paragraph, unranked)
     of_metrics = [replace(table, rows=tuple(_by_score(table))) for table in tables.main(uncertain)]
-    for name in dict.fromkeys(run.scored.benchmark for run in runs):
+    for name in dict.fromkeys(run.benchmark for run in runs):
         mine = [table for table in of_metrics if table.benchmark == name]
-        blocks += _blocks([run for run in runs if run.scored.benchmark == name], mine)
-    links = _links(runs) if place.parent == results else {}
+        blocks += _blocks([run for run in runs if run.benchmark == name], mine)
+    links = _links([(run, address) for run, address in found if run in runs]) if place.parent == results else {}
     outputs.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"))
 
 
-def _links(runs: Sequence[Reported]) -> dict[tuple[str, str], str]:
+def _links(found: Sequence[tuple[Scored, str]]) -> dict[tuple[str, str], str]:
     """Return the address of each run's page, by run and subset; by run alone that of its first subset."""
     links: dict[tuple[str, str], str] = {}
-    for run in runs:
-        links[run.scored.run, run.scored.subset] = run.address
-        links.setdefault((run.scored.run, RUN), run.address)
+    for run, address in found:
+        links[run.run, run.subset] = address
+        links.setdefault((run.run, RUN), address)
     return links
 
 
@@ -102,8 +91,8 @@ def _by_score(table: MetricTable) -> list[Row]:
     return sorted(table.rows, key=key)
 
 
-def _blocks(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
-    yield Heading(runs[0].scored.declared.title)
+def _blocks(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
+    yield Heading(runs[0].declared.title)
     yield Paragraph(
         f"{plural(len(runs), 'report')}. Only runs with the same prompt, tasks and settings compare; "
         "intervals are over the choice of users."
@@ -119,12 +108,12 @@ def _blocks(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Iter
             yield _block(formats.prompts(table))
 
 
-def _overview(runs: Sequence[Reported], of_metrics: Sequence[MetricTable]) -> Table:
+def _overview(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Table:
     """Return a row per run, the best by the first metric first, with its mean over its subsets, described as in the
     tables of `stats`."""
     by_name: dict[str, list[Scored]] = {row.name: [] for table in of_metrics for row in table.rows}
     for run in runs:
-        by_name.setdefault(run.scored.run, []).append(run.scored)
+        by_name.setdefault(run.run, []).append(run)
     differ, rows = any(table.same_mean is None for table in of_metrics), []
     for name, of in by_name.items():
         scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
@@ -161,46 +150,43 @@ def _head(table: MetricTable) -> str:
 def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
     """Return a run's mean over its subsets, and its rank if the table has ranks."""
     row = next((row for row in table.rows if row.name == run), None)
-    rank = row.rank_text if row else ""
-    return (_figure(table, row.own if row else None), *(rank for _ in table.rank_head))
+    return (_figure(table, row.own if row else None), *table.ranks(row))
 
 
 def _chance(table: MetricTable) -> tuple[str, ...]:
     """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
     level = table.chance.get(table.same_mean or "")
-    return ("" if level is None else table.metric.text(level), *("" for _ in table.rank_head))
+    return ("" if level is None else table.metric.text(level), *table.ranks(None))
 
 
 def _by_subset(table: MetricTable) -> Table:
     """Return the figures of each subset, and the average if a run has one."""
     columns = [name for name in table.columns if any(row.figures[name] for row in table.rows)]
-    rows = []
-    for row in table.rows:
-        ranks = (row.rank_text for _ in table.rank_head)
-        rows.append((row.name, *(_figure(table, row.figures[column]) for column in columns), *ranks))
+    rows = [
+        (row.name, *(_figure(table, row.figures[column]) for column in columns), *table.ranks(row))
+        for row in table.rows
+    ]
     if levels := table.chance:
         texts = (table.metric.text(levels[column]) if column in levels else "" for column in columns)
-        rows.append((CHANCE, *texts, *("" for _ in table.rank_head)))
+        rows.append((CHANCE, *texts, *table.ranks(None)))
     return Table((table.title, *columns, *table.rank_head), tuple(rows))
 
 
 def _figure(table: MetricTable, of: Figure | None) -> str:
-    """Return a value, with its interval on a line of its own."""
-    if of is None:
-        return "n/a"
-    interval = f"\n{table.metric.span(of.shown.interval)}" if of.shown.interval else ""
-    published = f" ({given})" if (given := table.published(of)) else ""
-    return f"{table.metric.text(of.shown.value)}{'' if of.complete else '*'}{published}{interval}"
+    return _text(formats.number(table, of, intervals=True)) or "n/a"
 
 
 def _block(grid: Grid) -> Table:
-    """Return a grid as a block, intervals on lines of their own."""
-    rows = (
-        (name, *("\n".join(filter(None, (number.text, number.interval))) if number else "" for number in numbers))
-        for group in grid.groups
-        for name, numbers in group
-    )
+    rows = ((name, *map(_text, numbers)) for group in grid.groups for name, numbers in group)
     return Table((grid.title, *grid.columns), tuple(rows))
+
+
+def _text(number: Number | None) -> str:
+    """Return a figure with its interval on a line of its own; empty for none."""
+    if number is None:
+        return ""
+    published = f" ({number.published})" if number.published else ""
+    return "\n".join(filter(None, (f"{number.text}{'*' if number.marked else ''}{published}", number.interval)))
 
 
 def _of_subsets(table: MetricTable) -> Chart:

@@ -65,21 +65,18 @@ def ranks(strata: Sequence[Stratum], metric: int, *, lower_is_better: bool) -> l
     """
     figures = np.mean([of.figures[:, metric] for of in strata], axis=0)
     draws = np.mean([of.draws[:, :, metric] for of in strata], axis=0)
-    pairs = {(a, b): _moments(strata, metric, a, b) for a, b in combinations(range(len(figures)), 2)}
-    pairs = {pair: of for pair, of in pairs.items() if interval(_difference(figures, *pair), of) is not None}
+    every = combinations(range(len(figures)), 2)
+    pairs = {(a, b): (float(figures[a] - figures[b]), _moments(strata, metric, a, b)) for a, b in every}
+    pairs = {pair: of for pair, of in pairs.items() if interval(*of) is not None}
     level = _joint_level(draws, list(pairs))
-    better, worse = np.zeros(len(figures), dtype=int), np.zeros(len(figures), dtype=int)
+    best, worst = [1] * len(figures), [len(figures)] * len(figures)
     for (a, b), of in pairs.items():
-        low, high = interval(_difference(figures, a, b), of, level=level) or (0.0, 0.0)
+        low, high = interval(*of, level=level) or (0.0, 0.0)
         if low > 0 or high < 0:
             first, second = (a, b) if (low > 0) != lower_is_better else (b, a)
-            better[second] += 1
-            worse[first] += 1
-    return [(1 + int(above), len(figures) - int(below)) for above, below in zip(better, worse, strict=True)]
-
-
-def _difference(figures: Array, a: int, b: int) -> float:
-    return float(figures[a] - figures[b])
+            best[second] += 1
+            worst[first] -= 1
+    return list(zip(best, worst, strict=True))
 
 
 def _moments(strata: Sequence[Stratum], metric: int, a: int, b: int) -> list[Moments]:

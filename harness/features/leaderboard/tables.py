@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from statistics import fmean, stdev
 
@@ -28,19 +29,14 @@ model chose to give."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The tables of one benchmark: its subsets as columns, its metrics by name, those that are shown if none is named
-    (`main`), and how invalid answers count.
-
-    Every metric has an Excel file. Several subsets have an average. `published` scores are shown after the runs.
+class Layout(Declared):
+    """The tables of one benchmark: what its reports declare, with all of their subsets as columns and all of their
+    metrics. The headline metrics are shown if none is named; every metric has an Excel file. Several subsets have an
+    average. `published` scores are shown after the runs.
     """
 
     benchmark: str
-    subsets: tuple[str, ...]
-    metrics: Mapping[str, Metric]
-    main: tuple[str, ...]
-    invalid: str
-    published: Published | None = None
+    published: Published | None
 
     @property
     def printed(self) -> tuple[str, ...]:
@@ -61,20 +57,21 @@ def layouts(reports: Sequence[Scored], *, with_published: bool) -> list[Layout]:
     found: dict[str, list[Declared]] = {name: [] for name in registry.names()}
     for report in reports:
         found.setdefault(report.benchmark, []).append(report.declared)
-    made = [_layout(name, of, with_published) for name, of in found.items()]
+    made = [_layout(name, of, with_published) for name, of in found.items() if of or registry.is_shipped(name)]
     return [layout for layout in made if found[layout.benchmark] or layout.published]
 
 
 def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Layout:
-    """Return the layout of the reports of one benchmark, which may be of several of its versions."""
+    """Return the layout of the reports of one benchmark, which may be of several of its versions; one that ships may
+    have none."""
     cls = registry.find(name) if registry.is_shipped(name) else None
-    of = reports or ([declared_of(cls)] if cls else [])
-    metrics = {metric: unit for one in reversed(of) for metric, unit in one.metrics.items()}
-    metrics |= declared_of(cls).metrics if cls else {}  # reports of earlier versions do not know what ranks them
+    own = [declared_of(cls)] if cls else []  # reports of earlier versions do not know what ranks their metrics
+    of = reports or own
+    metrics = {metric: unit for one in (*reversed(of), *own) for metric, unit in one.metrics.items()}
     order = {metric: metrics[metric] for one in of for metric in one.metrics}
     subsets = tuple(dict.fromkeys(subset for one in of for subset in one.subsets))
     published = cls.imports.published() if cls is not None and with_published else None
-    return Layout(name, subsets, order, of[0].headline if of else (), of[0].invalid_as if of else "", published)
+    return Layout(of[0].title, order, of[0].headline, subsets, of[0].invalid_as, name, published)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +100,8 @@ class Figure:
 
     @property
     def ranked(self) -> float | None:
-        return self.by.value if self.by and self.is_rankable and self.has_enough else None
-
-    @property
-    def has_enough(self) -> bool:
-        """Return whether the value that ranks is over enough of the answers."""
-        return self.following is not None and self.following >= ENOUGH
+        is_over_enough = self.following is not None and self.following >= ENOUGH
+        return self.by.value if self.by and self.is_rankable and is_over_enough else None
 
     @property
     def shown(self) -> MetricValue:
@@ -168,11 +161,11 @@ class Spread:
         return stdev(self.values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
     have one of that name. `last` is the average, or the only subset of any run. The ranks of the rows' own means are
-    shown in a column of the name `rank_head`. `spreads` are over prompts, in the column `last`."""
+    shown under `rank_head`. `spreads` are over prompts, in the column `last`."""
 
     layout: Layout
     metric: Metric
@@ -180,7 +173,6 @@ class MetricTable:
     rows: tuple[Row, ...]
     last: str
     source: Published | None = None
-    rank_head: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] = ()
 
     @property
@@ -190,6 +182,23 @@ class MetricTable:
     @property
     def columns(self) -> tuple[str, ...]:
         return self.layout.columns
+
+    @property
+    def runs(self) -> list[Row]:
+        return [row for row in self.rows if not row.is_published]
+
+    @property
+    def reports(self) -> list[Scored]:
+        return [report for row in self.rows for report in row.reports]
+
+    @cached_property
+    def rank_head(self) -> tuple[str, ...]:
+        """Return the head of the column of ranks; empty where no run has any."""
+        return ("rank",) if any(row.rank_text for row in self.rows) else ()
+
+    def ranks(self, row: Row | None) -> tuple[str, ...]:
+        """Return the cells of a row under `rank_head`."""
+        return tuple(row.rank_text if row else "" for _ in self.rank_head)
 
     @property
     def title(self) -> str:
@@ -235,12 +244,6 @@ class MetricTable:
         given, shown = (self.metric.text(of.value) for of in (figure.value, figure.shown))
         return given if given != shown else ""
 
-    def followed(self, row: Row) -> Iterator[tuple[Scored, MetricValue, float | None]]:
-        """Yield the reports of a run with the value that ranks, and the share of the answers that it is over."""
-        for figure in row.figures.values():
-            if figure and figure.report and figure.by:
-                yield figure.report, figure.by, figure.following
-
     @property
     def chance(self) -> dict[str, float]:
         """Return the chance level by column, where that of all runs reads the same."""
@@ -278,7 +281,7 @@ def main(found: Sequence[MetricTable], *, with_ranking: bool = False) -> list[Me
     wanted = dict.fromkeys(
         (table.benchmark, one)
         for table in found
-        for metric in (*table.layout.main, *table.layout.printed)
+        for metric in (*table.layout.headline, *table.layout.printed)
         for one in (metric, table.layout.ranked_by(metric) if with_ranking else metric)
     )
     return [table for key in wanted for table in found if (table.benchmark, table.metric.name) == key]
@@ -324,7 +327,7 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
 def without_skill(report: Scored, metric: Metric, layout: Layout) -> list[str]:
     """Return the headline figures that deny a run its place in a metric's table, since they are not better than their
     chance level, by their interval where they have one: a headline's own, and for any other metric each of them."""
-    judged = (metric.name,) if metric.name in layout.main else layout.main
+    judged = (metric.name,) if metric.name in layout.headline else layout.headline
     return [name for name in judged if name in report.chance and not _is_better_than_chance(report, name, layout)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,6 @@ import numpy as np
 import orjson
 
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.benchmarks.registry import KEPT
 from harness.benchmarks.scorer import ROWS_LIMIT, having
@@ -49,15 +48,13 @@ def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[
     records = _records((report for row in needed for report in row.reports), results)
     tables = []
     for table, of in zip(found, alike, strict=True):
-        rows = _rows(table, records)
-        head = ("rank",) if any(row.rank_text for row in rows) else ()
         spreads = tuple(_spread(table, runs_alike, records) for runs_alike in of)
-        tables.append(replace(table, rows=rows, rank_head=head, spreads=spreads))
+        tables.append(replace(table, rows=_rows(table, records), spreads=spreads))
     return tables, records.sentences()
 
 
 def _is_main(table: MetricTable) -> bool:
-    names = {name for main in table.layout.main for name in (main, table.layout.ranked_by(main))}
+    names = {name for main in table.layout.headline for name in (main, table.layout.ranked_by(main))}
     return table.metric.name in names
 
 
@@ -74,24 +71,21 @@ def _rows_needed(table: MetricTable) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """The records of a run on one subset; `parts` are those of its users in the figures of these `names`: the metrics,
-    and those that rank them."""
+    """The records of a run on one subset; `parts` are those of its users in each metric, and in what ranks each metric
+    (`ranking`), by name."""
 
     side: Side
     ranking: tuple[str, ...]
-    names: tuple[str, ...]
-    parts: Array
+    parts: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Records:
-    """The records by run and subset, for each run why some cannot be used, and what was made of them: strata, and ranks
-    by metric, runs and subsets."""
+    """The records by run and subset, for each run why some cannot be used, and the strata that were made of them."""
 
     read: Mapping[tuple[str, str], _Read]
     unusable: dict[str, str]
     strata: dict[tuple[tuple[str, ...], str], Stratum | None] = field(default_factory=dict)
-    ranks: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[Rank]] = field(default_factory=dict)
 
     def has(self, run: str, subsets: Iterable[str]) -> bool:
         return all((run, subset) in self.read for subset in subsets)
@@ -109,9 +103,10 @@ class _Records:
     def mean(self, names: Sequence[str], subset: str, metric: str) -> Array:
         """Return the users' parts in the mean of a metric over runs; none if it is not made of sums over users."""
         of = [self.read[name, subset] for name in names]
-        users = _common([one.side for one in of]) if metric in of[0].names else ()
-        columns = [one.parts[one.side.places(users), one.names.index(metric)] for one in of] if users else [np.empty(0)]
-        found: Array = np.mean(columns, axis=0)
+        if metric not in of[0].parts:
+            return np.empty(0)
+        users = runs.common(*(one.side for one in of))
+        found: Array = np.mean([one.parts[metric][one.side.places(users)] for one in of], axis=0)
         return found
 
     def sentences(self) -> list[str]:
@@ -151,20 +146,15 @@ def _read(report: Scored, results: Path) -> _Read:
         raise BadInput("the report is not of the records as they are now: run `harness reeval`")
     ranking = tuple(metric.ranked_by or metric.name for metric in figures.benchmark.metrics)
     given = parts(side.given, figures.given, having(figures.benchmark, side.given))
-    both = given, parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
+    compared = parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
     slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
-    return _Read(slim, ranking, (*figures.names, *ranking), np.hstack(both))
-
-
-def _common(sides: Sequence[Side]) -> tuple[str, ...]:
-    """Return the users that all have with the same task."""
-    first, *others = (side.tasks for side in sides)
-    return tuple(user for user, task in first.items() if all(other.get(user) == task for other in others))
+    by_name = [*zip(ranking, compared.T, strict=True), *zip(figures.names, given.T, strict=True)]
+    return _Read(slim, ranking, dict(by_name))
 
 
 def _stratum(sides: Sequence[Side]) -> Stratum:
     """Return the stratum of several runs, on the values that all define. Raise `BadInput` if they do not compare."""
-    figures, users = runs.figures([side.of for side in sides], None), _common(sides)
+    figures, users = runs.figures([side.of for side in sides], None), runs.common(*sides)
     if not users:
         raise BadInput(f"no user in common on {sides[0].of.name}")
     rows = [side.contributions[side.places(users)] for side in sides]
@@ -178,14 +168,14 @@ def _stratum(sides: Sequence[Side]) -> Stratum:
 
 
 def _rows(table: MetricTable, records: _Records) -> tuple[Row, ...]:
-    places, own_places = (_ranks(table, records), _own_ranks(table, records)) if _is_main(table) else ({}, {})
+    ranked = _ranks(table, records) if _is_main(table) else {}
     made = []
     for number, row in enumerate(table.rows):
-        figures = {column: of and replace(of, rank=places.get((number, column))) for column, of in row.figures.items()}
-        own = row.own and _with_interval(row.own, table, row, records)
+        figures = {column: of and replace(of, rank=ranked.get((number, column))) for column, of in row.figures.items()}
+        own = row.own and replace(_with_interval(row.own, table, row, records), rank=ranked.get((number, AVERAGE)))
         if own and (average := figures.get(AVERAGE)):
-            figures[AVERAGE] = replace(own, place=average.place, rank=average.rank)
-        made.append(replace(row, figures=figures, own=own and replace(own, rank=own_places.get(number))))
+            figures[AVERAGE] = replace(own, place=average.place)
+        made.append(replace(row, figures=figures, own=own))
     return tuple(made)
 
 
@@ -197,45 +187,29 @@ def _with_interval(own: Figure, table: MetricTable, row: Row, records: _Records)
     return replace(own, value=value, by=own.by and replace(own.by, interval=_shown(table, own.by, [row], records)))
 
 
-def _subsets(table: MetricTable, column: str) -> tuple[str, ...]:
-    return table.layout.subsets if column == AVERAGE else (column,)
-
-
 def _ranks(table: MetricTable, records: _Records) -> dict[tuple[int, str], Rank]:
-    """Return the ranks by number of row and column."""
-    return {
-        (number, column): rank
-        for column, group in groups(table.rows, table.columns)
-        for number, rank in _ranks_in(table, group, _subsets(table, column), records).items()
-    }
+    """Return the ranks by number of row and column: on each subset, and under `AVERAGE` those of the rows' own means,
+    among the rows with the same subsets."""
+    among: list[tuple[str, Sequence[str], tuple[int, ...]]] = []
+    among += ((column, (column,), tuple(group)) for column, group in groups(table.rows, table.layout.subsets))
+    among += ((AVERAGE, subsets, tuple(group)) for subsets, group in own_groups(table.rows))
+    ranks_in = cache(lambda subsets, group: dict(_ranks_in(table, subsets, group, records)))
+    return {(number, column): rank for column, *of in among for number, rank in ranks_in(*of).items()}
 
 
-def _own_ranks(table: MetricTable, records: _Records) -> dict[int, Rank]:
-    """Return the ranks of the rows' own means by number of row, among those with the same subsets."""
-    found: dict[int, Rank] = {}
-    for subsets, group in own_groups(table.rows):
-        found |= _ranks_in(table, group, subsets, records)
-    return found
-
-
-def _ranks_in(table: MetricTable, group: Iterable[int], subsets: Sequence[str], records: _Records) -> dict[int, Rank]:
-    """Return the ranks of rows in the mean over subsets, by their number."""
+def _ranks_in(
+    table: MetricTable, subsets: Sequence[str], group: Iterable[int], records: _Records
+) -> Iterator[tuple[int, Rank]]:
+    """Yield the ranks of rows in the mean over subsets, by their number; none if they do not compare."""
     numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
     names = tuple(table.rows[number].name for number in numbers)
-    key = table.metric.name, names, tuple(subsets)
-    if key not in records.ranks:
-        records.ranks[key] = _ranks_of(table.metric, names, subsets, records)
-    return dict(zip(numbers, records.ranks[key], strict=False))
-
-
-def _ranks_of(metric: Metric, names: Sequence[str], subsets: Sequence[str], records: _Records) -> list[Rank]:
-    """Return the ranks of runs in the mean over subsets; none if they do not compare."""
-    ranked_by = metric.ranked_by or metric.name
+    ranked_by = table.metric.ranked_by or table.metric.name
     if len(names) < 2 or ranked_by not in (ranking := records.read[names[0], subsets[0]].ranking):
-        return []
-    made, at = [records.stratum(tuple(names), subset) for subset in subsets], ranking.index(ranked_by)
+        return
+    made, at = [records.stratum(names, subset) for subset in subsets], ranking.index(ranked_by)
     strata = [of for of in made if of is not None and not np.isnan(of.figures[:, at]).any()]
-    return ranks(strata, at, lower_is_better=metric.lower_is_better) if len(strata) == len(subsets) else []
+    if len(strata) == len(subsets):
+        yield from zip(numbers, ranks(strata, at, lower_is_better=table.metric.lower_is_better), strict=True)
 
 
 def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:

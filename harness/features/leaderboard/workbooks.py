@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
@@ -13,8 +12,8 @@ from harness.features.documents.xlsx import PERCENT, WHOLE, Cell, Content, Sheet
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import PROMPTS, notes
 from harness.features.leaderboard.grid import Standing
-from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import MetricTable, Row
+from harness.features.leaderboard.reports import MetricValue, Scored
+from harness.features.leaderboard.tables import Figure, MetricTable, Row
 from harness.model import Money
 from harness.printable import short_hash
 
@@ -37,24 +36,16 @@ def workbooks(
     The sheet of a metric has a row for each run and a column for each subset, as the tables of papers.
     """
     for table in tables:
-        unlike = _unlike(table)
-        published = ([triple[0] for triple in _as_published(table, row, unlike)] for row in table.rows)
-        rows = [
-            [row.label, *_cells(table, row), row.about or None, *cells]
-            for row, cells in zip(table.rows, published, strict=True)
-        ]
-        heads = (f"{name}, as published" for name in unlike)
-        head = ("run", *table.columns, *table.rank_head, "what", *heads)
-        sheet = Sheet(table.label, head, [*rows, *_chance(table, len(head))], _notes(table))
+        sheet = Sheet(table.label, *_figures(table, 1, ["what"], lambda row: [row.about or None]), _notes(table))
         yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
     runs: dict[tuple[str, str], list[Scored]] = {}
     for report in reports:
         runs.setdefault((report.benchmark, report.run), []).append(report)
-    spent = COSTS if costs.is_known(reports) else {}
+    spent: Columns = COSTS if costs.is_known(reports) else {}
     columns = {**ABOUT, **spent}
     about = {key: [made(of) for made in columns.values()] for key, of in runs.items()}
     sheets = [
-        _runs_sheet(reports, {**RUNS, **{name: _of_one(made) for name, made in spent.items()}}, missing),
+        _runs_sheet(reports, {**RUNS, **spent}, missing),
         *(_summary_sheet(table, tuple(columns), about) for table in tables),
     ]
     yield SUMMARY, sheets + ([_prompts_sheet(tables)] if any(table.spreads for table in tables) else [])
@@ -65,42 +56,40 @@ def _notes(table: MetricTable) -> list[str]:
     return [f"{table.title}.{definition}", *notes([table])]
 
 
-def _cells(table: MetricTable, row: Row) -> list[Content]:
-    rank = row.rank_text or None
-    return [*(_cell(table.metric, row, column) for column in table.columns), *(rank for _ in table.rank_head)]
-
-
-def _unlike(table: MetricTable) -> list[str]:
-    """Return the columns that show another figure than the published one for some run."""
-    return [
-        name
-        for name in table.columns
-        if any(table.published(figure) for row in table.rows if (figure := row.figures[name]))
-    ]
-
-
-def _as_published(table: MetricTable, row: Row, columns: Sequence[str]) -> Iterator[list[Cell | None]]:
-    """Yield the published figure of each of these columns, and its interval."""
-    for name in columns:
-        of = figure.value if (figure := row.figures[name]) else None
-        values = (of.value, *(of.interval or (None, None))) if of else (None, None, None)
-        yield [_shown(table.metric, value, faint=place > 0) for place, value in enumerate(values)]
-
-
-def _chance(table: MetricTable, columns: int, each: int = 1) -> Iterator[list[Content]]:
-    """Yield a row with the chance level, if there is one, under `columns` of which `each` belong to a subset."""
+def _figures(
+    table: MetricTable, each: int, heads: Sequence[str], about: Callable[[Row], Sequence[Content]]
+) -> tuple[list[str], list[list[Content]]]:
+    """Return the columns of a table and its rows: `each` cells of a figure, three with its interval; what is `about` a
+    row, under its own heads; and the published figures of columns that show another one for some run."""
+    unlike = [name for name in table.columns if any(map(table.published, _there(table, name)))]
+    columns = ["run", *_heads(table.columns, each), *table.rank_head, *heads]
+    columns += _heads([f"{name}, as published" for name in unlike], each)
+    rows = list[list[Content]]()
+    for row in table.rows:
+        shown = (cell for name in table.columns for cell in _cells(table.metric, row, name)[:each])
+        given = (of.value if (of := row.figures[name]) else None for name in unlike)
+        published = (cell for value in given for cell in _values(table.metric, value)[:each])
+        rows.append([row.label, *shown, *(rank or None for rank in table.ranks(row)), *about(row), *published])
     if levels := table.chance:
-        cells: list[Content] = [CHANCE]
-        for name in table.columns:
-            cells += [_shown(table.metric, levels.get(name), faint=True), *[None] * (each - 1)]
-        yield cells + [None] * (columns - len(cells))
+        faint = ((_shown(table.metric, levels.get(name), faint=True), None, None) for name in table.columns)
+        chance = [CHANCE, *(cell for cells in faint for cell in cells[:each])]
+        rows.append([*chance, *[None] * (len(columns) - len(chance))])
+    return columns, rows
 
 
-def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
-    figure = row.figures[column]
-    if figure is None:
-        return None
-    return Cell(
+def _there(table: MetricTable, column: str) -> Iterator[Figure]:
+    return (figure for row in table.rows if (figure := row.figures[column]))
+
+
+def _heads(names: Sequence[str], each: int) -> Iterator[str]:
+    return (head for name in names for head in (name, "from", "to")[:each])
+
+
+def _cells(metric: Metric, row: Row, column: str) -> list[Cell | None]:
+    """Return the figure of a run and the ends of its interval."""
+    if (figure := row.figures[column]) is None:
+        return [None] * 3
+    marked = Cell(
         metric.shown(figure.shown.value),
         not figure.complete,
         number=decimals(metric.decimals),
@@ -108,6 +97,13 @@ def _cell(metric: Metric, row: Row, column: str) -> Cell | None:
         underlined=figure.place is Standing.SECOND,
         faint=row.is_published,
     )
+    return [marked, *_values(metric, figure.shown)[1:]]
+
+
+def _values(metric: Metric, of: MetricValue | None) -> list[Cell | None]:
+    """Return a value and the ends of its interval."""
+    value, ends = (of.value, of.interval or (None, None)) if of else (None, (None, None))
+    return [_shown(metric, value), *(_shown(metric, end, faint=True) for end in ends)]
 
 
 def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
@@ -123,20 +119,11 @@ def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
 def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
     """Return the same figures with their intervals, and the cells `about` each benchmark and run under `head`; a
     published row has none."""
-    columns, rows, unlike = ["run"], list[list[Content]](), _unlike(table)
-    for column in table.columns:
-        columns += [column, "from", "to"]
-    for row in table.rows:
-        cells: list[Content] = [row.label]
-        for column in table.columns:
-            interval = (figure.shown.interval if (figure := row.figures[column]) else None) or (None, None)
-            cells += [_cell(table.metric, row, column), *(_shown(table.metric, end, faint=True) for end in interval)]
-        cells += (row.rank_text or None for _ in table.rank_head)
-        cells += [None] * len(head) if row.is_published else about[table.benchmark, row.name]
-        rows.append([*cells, *chain(*_as_published(table, row, unlike))])
-    columns += [*table.rank_head, *head, *(head for name in unlike for head in (f"{name}, as published", "from", "to"))]
-    rows += _chance(table, len(columns), each=3)
-    return Sheet(table.label, tuple(columns), rows, [*_notes(table), *SUMMARY_NOTES])
+    nothing = [None] * len(head)
+    columns, rows = _figures(
+        table, 3, head, lambda row: nothing if row.is_published else about[table.benchmark, row.name]
+    )
+    return Sheet(table.label, columns, rows, [*_notes(table), *SUMMARY_NOTES])
 
 
 def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
@@ -148,19 +135,19 @@ def _scored(reports: Sequence[Scored]) -> Cell:
     return Cell(sum(report.scored for report in reports), not are_complete, number=WHOLE)
 
 
-def _whole(number: int) -> Cell:
-    return Cell(number, number=WHOLE)
+def _sum(name: str, reports: Sequence[Scored]) -> Cell:
+    return Cell(sum(getattr(report, name) for report in reports), number=WHOLE)
 
 
 def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
     """Return a sum, blank if no request was counted, as for results of the authors' runner."""
     counted = [report.usage.get(name, 0) for report in reports if report.usage]
-    return _whole(sum(counted)) if counted else None
+    return Cell(sum(counted), number=WHOLE) if counted else None
 
 
 def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
     of = costs.spent(reports)
-    return _whole(of.total(name)) if of.reports else None
+    return Cell(of.total(name), number=WHOLE) if of.reports else None
 
 
 def _money(amounts: Sequence[Money]) -> Cell | None:
@@ -168,61 +155,50 @@ def _money(amounts: Sequence[Money]) -> Cell | None:
     return Cell(float(amounts[0].amount), amounts[0].about, number=decimals(6)) if len(amounts) == 1 else None
 
 
-def _of_one(made: Callable[[Sequence[Scored]], Content]) -> Callable[[Scored], Content]:
-    return lambda report: made([report])
+def _text(name: str, reports: Sequence[Scored]) -> str:
+    return _together(getattr(report, name) for report in reports)
 
 
 def _together(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(word for word in words if word))
 
 
-def _prompt(report: Scored) -> str:
-    return ", ".join((report.prompt_label, *report.settings))
+Columns = Mapping[str, Callable[[Sequence[Scored]], Content]]
+"""Columns by name, each made of the reports of a run, on all its subsets or on one."""
 
-
-def _tasks(report: Scored) -> str:
-    return "synthetic" if report.synthetic else ""
-
-
-ABOUT: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+ABOUT: Columns = {
     "users scored": _scored,
-    "users expected": lambda reports: _whole(sum(report.expected for report in reports)),
+    "users expected": partial(_sum, "expected"),
     "requests": partial(_used, "requests"),
     "prompt tokens": partial(_used, "prompt_tokens"),
     "completion tokens": partial(_used, "completion_tokens"),
-    "model": lambda reports: _together(report.model for report in reports),
-    "prompt": lambda reports: _together(map(_prompt, reports)),
+    "model": partial(_text, "model"),
+    "prompt": lambda reports: _together(", ".join((of.prompt_label, *of.settings)) for of in reports),
     "share": lambda reports: Cell(min(report.ratio for report in reports), number=PERCENT),
-    "tasks": lambda reports: _together(map(_tasks, reports)),
+    "tasks": lambda reports: _together("synthetic" for report in reports if report.synthetic),
 }
-"""Columns on a run, each made of its reports on all subsets."""
+"""Columns on a run."""
 
-RUNS: Mapping[str, Callable[[Scored], Content]] = {
-    "run": lambda report: report.run,
-    "benchmark": lambda report: report.benchmark,
-    "subset": lambda report: report.subset,
-    "users scored": lambda report: _scored([report]),
-    "users expected": lambda report: _whole(report.expected),
-    "users failed": lambda report: _whole(report.failed),
-    "answers": lambda report: _whole(report.answers),
-    "invalid": lambda report: _whole(report.invalid),
-    "share": lambda report: Cell(report.ratio, number=PERCENT),
-    "model": lambda report: report.model,
-    "prompt": _prompt,
-    "prompt version": lambda report: report.prompt_version,
-    "tasks": _tasks,
-    "tasks SHA-256": lambda report: short_hash(report.tasks),
-    "requests": lambda report: _used("requests", [report]),
-    "prompt tokens": lambda report: _used("prompt_tokens", [report]),
-    "completion tokens": lambda report: _used("completion_tokens", [report]),
-    "requests without count": lambda report: _used("untold", [report]),
-    "begun": lambda report: report.begun,
-    "harness": lambda report: report.harness,
+RUNS: Columns = {
+    "run": partial(_text, "run"),
+    "benchmark": partial(_text, "benchmark"),
+    "subset": partial(_text, "subset"),
+    **{name: ABOUT[name] for name in ("users scored", "users expected")},
+    "users failed": partial(_sum, "failed"),
+    "answers": partial(_sum, "answers"),
+    "invalid": partial(_sum, "invalid"),
+    **{name: ABOUT[name] for name in ("share", "model", "prompt")},
+    "prompt version": partial(_text, "prompt_version"),
+    "tasks": ABOUT["tasks"],
+    "tasks SHA-256": lambda reports: short_hash(reports[0].tasks),
+    **{name: ABOUT[name] for name in ("requests", "prompt tokens", "completion tokens")},
+    "requests without count": partial(_used, "untold"),
+    "begun": partial(_text, "begun"),
+    "harness": partial(_text, "harness"),
 }
 """Columns on one report."""
 
-
-COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
+COSTS: Columns = {
     "cached tokens": partial(_counted, "cached_tokens"),
     "reasoning tokens": partial(_counted, "reasoning_tokens"),
     "cost": lambda reports: _money(costs.spent(reports).money),
@@ -232,12 +208,10 @@ COSTS: Mapping[str, Callable[[Sequence[Scored]], Content]] = {
 """Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
 
 
-def _runs_sheet(
-    reports: Sequence[Scored], columns: Mapping[str, Callable[[Scored], Content]], missing: Sequence[str]
-) -> Sheet:
+def _runs_sheet(reports: Sequence[Scored], columns: Columns, missing: Sequence[str]) -> Sheet:
     """Return a row for each report, by run, its subsets in the order of the tables."""
     ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
     invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
-    rows = [[made(report) for made in columns.values()] for report in ordered]
+    rows = [[made([report]) for made in columns.values()] for report in ordered]
     spent = [costs.COUNTED] if costs.is_known(reports) else []
     return Sheet("Runs", tuple(columns), rows, [*RUNS_NOTES, *spent, *invalid, *missing])

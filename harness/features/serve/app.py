@@ -32,7 +32,6 @@ from harness.errors import BadInput, MachineError
 from harness.features.serve import calls, faults, imitate, stream, wire
 from harness.features.serve.batches import Batches
 from harness.features.serve.faults import Choice, FaultPlan, HttpReply
-from harness.features.serve.stream import Manner
 from harness.model import Baseline
 
 BODY_LIMIT = 64 * 1024 * 1024
@@ -46,7 +45,6 @@ OVER_LIMIT = "max-concurrency"
 
 _CLOSING = 0.02  # seconds for replies in flight when the endpoint closes
 _NORMAL = NormalDist()
-_MANNER = Manner()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +100,8 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     endpoint = _Endpoint(options)
     app = web.Application(client_max_size=BODY_LIMIT, middlewares=[_errors_as_json])
     app.router.add_post("/v1/chat/completions", endpoint.chat)
-    app.router.add_get("/v1/models", endpoint.models)
-    app.router.add_get("/v1/models/{model:.+}", endpoint.model)
+    app.router.add_get("/v1/models", endpoint.guarded(endpoint.models))
+    app.router.add_get("/v1/models/{model:.+}", endpoint.guarded(endpoint.model))
     app.router.add_get("/health", endpoint.health)
     app.router.add_get("/stats", endpoint.stats)
     for method, path, handler in endpoint.batches.routes():
@@ -138,9 +136,9 @@ def delay(options: Options, body: bytes, attempt: int) -> float:
 class _Endpoint:
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._imitation = imitate.load(options.imitate) if options.imitate is not None else None
+        self._provider = imitate.load(options.imitate) if options.imitate is not None else imitate.PLAIN
         self._openai = options.strict and options.imitate in (None, "openai")
-        self._rules = imitate.load("openai") if self._openai else self._imitation
+        self._rules = imitate.load("openai") if self._openai else self._provider
         self._bearer = f"Bearer {options.key}".encode() if options.key is not None else None
         self._models = (*MODELS, *options.baselines)
         self._tries: Counter[bytes] = Counter()
@@ -161,14 +159,10 @@ class _Endpoint:
         return handle
 
     async def models(self, request: web.Request) -> web.Response:
-        if (refusal := self._foreign(request)) is not None:
-            return refusal
         data = [_model(name) for name in self._models]
         return wire.respond(HttpReply(200, orjson.dumps({"object": "list", "data": data})))
 
     async def model(self, request: web.Request) -> web.Response:
-        if (refusal := self._foreign(request)) is not None:
-            return refusal
         name = request.match_info["model"]
         return wire.respond(self._unknown(name, "model") or HttpReply(200, orjson.dumps(_model(name))))
 
@@ -193,8 +187,7 @@ class _Endpoint:
         if (refusal := self._foreign(request)) is not None:
             return refusal
         call = calls.read(body, self._openai)
-        refused = self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None)
-        if refused:
+        if refused := self._refused(call):
             return wire.respond(refused)
         if self._in_flight == self._options.max_concurrency:
             # not a try of this body: its faults must not depend on other requests
@@ -203,24 +196,31 @@ class _Endpoint:
         self._in_flight += 1
         self._counts["most_in_flight"] = max(self._counts["most_in_flight"], self._in_flight)
         try:
-            return await self._serve(request, call, blake2b(body, digest_size=16).digest())
+            return await self._serve(request, call, *self._tried(body))
         except ConnectionResetError:
             return web.Response()  # to a client that has gone
         finally:
             self._in_flight -= 1
 
-    async def _serve(self, request: web.Request, call: dict[str, Any], digest: bytes) -> web.StreamResponse:
+    def _refused(self, call: dict[str, Any]) -> HttpReply | None:
+        return self._unknown(call["model"]) or self._rules.refusal(call)
+
+    def _tried(self, body: bytes) -> tuple[bytes, str | None]:
+        """Count a try of a body; return its digest, and the fault of this try."""
+        digest = blake2b(body, digest_size=16).digest()
         self._tries[digest] += 1
-        attempt = self._tries[digest]
-        plan = self._options.faults
-        fault = plan.draw(digest, attempt) if plan else None
-        seconds = delay(self._options, digest, attempt)
+        return digest, self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+
+    async def _serve(
+        self, request: web.Request, call: dict[str, Any], digest: bytes, fault: str | None
+    ) -> web.StreamResponse:
+        seconds = delay(self._options, digest, self._tries[digest])
         if call.get("stream"):
             if fault is None or fault in faults.CONTENT or fault in faults.WITHIN_STREAMS:
                 return await self._stream(request, call, digest, fault, seconds)
         elif fault:
             fault = faults.NEAREST.get(fault, fault)
-        elif self._imitation and self._imitation.empty_lines:
+        elif self._provider.empty_lines:
             response = await wire.after_empty_lines(request, orjson.dumps(self._reply(call, digest, None)), seconds)
             self._counts["completed"] += 1
             return response
@@ -241,16 +241,14 @@ class _Endpoint:
             call = calls.read(body, self._openai)
         except web.HTTPException as error:
             return HttpReply(error.status, (error.text or "").encode())
-        if refused := self._unknown(call["model"]) or (self._rules.refusal(call) if self._rules else None):
+        if refused := self._refused(call):
             return refused
-        digest = blake2b(body, digest_size=16).digest()
-        self._tries[digest] += 1
-        fault = self._options.faults.draw(digest, self._tries[digest]) if self._options.faults else None
+        digest, fault = self._tried(body)
         if fault:
             self._faults[fault] += 1
         if fault and fault not in faults.CONTENT:
-            if self._imitation and fault in faults.REFUSALS:
-                return self._imitation.errors[fault].reply(call["model"])
+            if refusal := self._provider.errors.get(fault):
+                return refusal.reply(call["model"])
             return faults.TOO_MANY if fault.startswith("429") else HttpReply(500, faults.FAILED)
         self._counts["completed"] += 1
         return HttpReply(200, orjson.dumps(self._reply(call, digest, fault)))
@@ -261,8 +259,8 @@ class _Endpoint:
             await asyncio.Event().wait()  # cancelled when the client goes away or the endpoint closes
         if fault == faults.RESET:
             return wire.reset(request, web.Response())
-        if self._imitation and fault in faults.REFUSALS:
-            return wire.respond(self._imitation.errors[fault].reply(call["model"]))
+        if refusal := self._provider.errors.get(fault):
+            return wire.respond(refusal.reply(call["model"]))
         body = orjson.dumps(self._reply(call, digest, None))
         if fault == faults.RESET_BODY:
             return await wire.reset_within(request, body)
@@ -273,10 +271,9 @@ class _Endpoint:
     ) -> web.StreamResponse:
         if fault:
             self._faults[fault] += 1
-        manner = self._imitation.manner if self._imitation else _MANNER
         options = call.get("stream_options")
         include_usage = type(options) is dict and bool(options.get("include_usage"))
-        comment, data = stream.encode(self._reply(call, digest, fault), digest, include_usage, manner, fault)
+        comment, data = stream.encode(self._reply(call, digest, fault), digest, include_usage, self._provider, fault)
         response = await wire.in_parts(request, comment, data, seconds)
         if fault == faults.STREAM_STALL:
             await asyncio.Event().wait()
@@ -295,19 +292,19 @@ class _Endpoint:
         if type(seed) is not int:
             seed = self._options.seed
         texts = [self._text(call, seed + number) for number in range(call.get("n") or 1)]
-        if not (self._imitation and self._imitation.ignores_schemas):
+        if not self._provider.ignores_schemas:
             texts = [calls.fitted(text, call) for text in texts]
         choices = [faults.spoil(fault, text) if fault in faults.CONTENT else Choice(text) for text in texts]
-        thoughts = self._imitation.thoughts(call) if self._imitation else ""
+        thoughts = self._provider.thoughts(call)
         if thoughts and fault == "length":
             choices = [Choice("", "length")] * len(choices)  # cut off before the end of its thoughts
         most = calls.limit(call)
         room = None if most is None else most - tokens(thoughts)
         reply = _completion(call, [calls.cut(choice, call, room) for choice in choices], digest)
-        return self._imitation.shape(reply, call) if self._imitation else reply
+        return self._provider.shape(reply, call)
 
     def _text(self, call: dict[str, Any], seed: int) -> str:
-        if self._imitation:
+        if self._options.imitate is not None:
             return imitate.answer(call, seed)
         baseline = self._options.baselines.get(call["model"])
         if baseline is None:
@@ -322,8 +319,8 @@ class _Endpoint:
 
     def _unknown(self, model: str, param: str | None = None) -> HttpReply | None:
         """Return the refusal of a model that does not exist, None for others."""
-        if self._imitation:
-            return self._imitation.unknown(model)
+        if self._options.imitate is not None:
+            return self._provider.unknown(model)
         if model in self._models:
             return None
         message = f"the model {model!r} does not exist; there are {', '.join(self._models)}"
@@ -335,7 +332,7 @@ class _Endpoint:
         if self._bearer is None or compare_digest(given, self._bearer):
             return None
         self._counts["foreign_keys"] += 1
-        error = self._imitation.errors.get("bad_key") if self._imitation else None
+        error = self._provider.errors.get("bad_key")
         return wire.respond(error.reply("") if error else BAD_KEY)
 
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 import orjson
 from aiohttp import BodyPartReader, web
@@ -23,6 +23,7 @@ from harness.features.serve import calls, faults, wire
 from harness.features.serve.faults import FaultPlan, HttpReply
 from harness.model import JSON
 
+T = TypeVar("T")
 CALLED = "/v1/chat/completions"
 MOST_LINES, MOST_BYTES = 50_000, 200_000_000
 SLICES = 10
@@ -166,10 +167,10 @@ class Batches:
         return self._replied(request, fault, "create", batch.data)
 
     async def file(self, request: web.Request) -> web.StreamResponse:
-        return _found(self._file_of(request).data)
+        return _found(_named(request, self._files, "file").data)
 
     async def content(self, request: web.Request) -> web.StreamResponse:
-        file = self._file_of(request)
+        file = _named(request, self._files, "file")
         if self._drawn("download"):
             return await wire.reset_within(request, file.content)
         return web.Response(body=file.content, content_type="application/octet-stream")
@@ -177,10 +178,10 @@ class Batches:
     async def batch(self, request: web.Request) -> web.StreamResponse:
         if self._drawn("poll"):
             return wire.respond(HttpReply(500, faults.FAILED))
-        return _found(self._batch_of(request).data)
+        return _found(_named(request, self._batches, "batch").data)
 
     async def cancel(self, request: web.Request) -> web.StreamResponse:
-        batch = self._batch_of(request)
+        batch = _named(request, self._batches, "batch")
         if batch.status in ("validating", "in_progress"):
             _enter(batch, "cancelling")
         return _found(batch.data)
@@ -262,16 +263,6 @@ class Batches:
             self.faults[fault] += 1
         return fault
 
-    def _file_of(self, request: web.Request) -> _File:
-        if (file := self._files.get(request.match_info["id"])) is None:
-            _missing("file")
-        return file
-
-    def _batch_of(self, request: web.Request) -> _Batch:
-        if (batch := self._batches.get(request.match_info["id"])) is None:
-            _missing("batch")
-        return batch
-
 
 MALFORMED = (ValueError, LookupError, RuntimeError, AssertionError, HttpProcessingError)
 """What aiohttp raises for a form that is none, or broken."""
@@ -338,6 +329,9 @@ def _page(request: web.Request, listed: list[JSON]) -> web.Response:
     return _found({"object": "list", "data": page, **ends, "has_more": more})
 
 
-def _missing(what: str) -> NoReturn:
-    body = faults.error_body(f"no such {what}", "invalid_request_error", None, "id")
-    raise web.HTTPNotFound(text=body.decode(), content_type="application/json")
+def _named(request: web.Request, there: Mapping[str, T], what: str) -> T:
+    """Return what the path names. Raise `web.HTTPNotFound`."""
+    if (found := there.get(request.match_info["id"])) is None:
+        body = faults.error_body(f"no such {what}", "invalid_request_error", None, "id")
+        raise web.HTTPNotFound(text=body.decode(), content_type="application/json")
+    return found

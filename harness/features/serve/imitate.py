@@ -22,7 +22,6 @@ from harness.endpoint.baselines import tokens
 from harness.errors import BadInput
 from harness.features.serve import calls
 from harness.features.serve.faults import FAILED, REFUSALS, HttpReply
-from harness.features.serve.stream import Manner
 
 FOLDER = Path(__file__).parent / "imitations"
 NAMES = ("openai", "deepseek", "dashscope", "siliconflow", "openrouter", "vllm", "sglang", "llamacpp")
@@ -144,12 +143,6 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     refused: tuple[Refused, ...] = ()
     errors: dict[str, Error] = {}
 
-    @property
-    def manner(self) -> Manner:
-        """What the provider does differently in streams."""
-        error = orjson.dumps(dict(self.stream_error))
-        return Manner(self.chunk, self.chunk_choice, self.comment, self.usage_at_finish, error)
-
     def unknown(self, model: str) -> HttpReply | None:
         """Return the provider's error for a model that it does not have, None if it has it."""
         error = self.errors.get("unknown_model") if model == NO_SUCH_MODEL else None
@@ -193,6 +186,10 @@ class Imitation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         if self.usage_missing:
             del shaped["usage"]
         return shaped
+
+
+PLAIN = Imitation(sources=())
+"""OpenAI's shapes, of which no member is a provider's own."""
 
 
 def load(name: str, folder: Path = FOLDER) -> Imitation:

@@ -10,19 +10,8 @@ from typing import Any
 
 import orjson
 
-KEYWORDS = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "items",
-    "enum",
-    "const",
-    "anyOf",
-    "$ref",
-    "$defs",
-}
-KEYWORDS |= {"title", "description", "pattern", "format", "minItems", "maxItems"}
+KEYWORDS = {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf"}
+KEYWORDS |= {"$ref", "$defs", "title", "description", "pattern", "format", "minItems", "maxItems"}
 KEYWORDS |= {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 """What a strict schema may have."""
 MOST_VALUES = 1_000

@@ -6,13 +6,13 @@ Source: docs/features/serve.md, and https://platform.openai.com/docs/api-referen
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import cycle, pairwise
 from typing import Any
 
 import orjson
 
 from harness.features.serve import faults
+from harness.features.serve.imitate import Imitation
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
@@ -22,39 +22,25 @@ WRITES = 5
 _PIECES = 12  # about so many of a completion's text
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """What a provider does differently in streams.
-
-    `chunk` has members of each chunk and `choice` of its choice, in addition to OpenAI's; `comment` is sent to keep the
-    connection alive; `error` is the data of the event for a failure in the middle. With `usage_at_finish` the usage
-    comes with the finish reason, requested or not.
-    """
-
-    chunk: dict[str, Any] = field(default_factory=dict)
-    choice: dict[str, Any] = field(default_factory=dict)
-    comment: str | None = None
-    usage_at_finish: bool = False
-    error: bytes = faults.FAILED
-
-
 def encode(
-    reply: dict[str, Any], digest: bytes, include_usage: bool, manner: Manner, fault: str | None
+    reply: dict[str, Any], digest: bytes, include_usage: bool, provider: Imitation, fault: str | None
 ) -> tuple[bytes, bytes]:
     """Return the comment before the stream of a whole reply, and the bytes that arrive under a fault in mid-stream.
 
-    Without such a fault all bytes arrive. `digest` decides where the text is cut.
+    Without such a fault all bytes arrive. `digest` decides where the text is cut. A `provider` that sends the usage
+    with the finish reason does so whether it was requested or not.
     """
     usage = {"usage": reply["usage"]} if "usage" in reply else {}
-    usage_last = bool(include_usage and usage and not manner.usage_at_finish)
+    usage_last = bool(include_usage and usage and not provider.usage_at_finish)
     head = {"id": reply["id"], "object": "chat.completion.chunk", "created": reply["created"], "model": reply["model"]}
-    head |= {**manner.chunk, **({"usage": None} if usage_last else {})}
+    head |= {**provider.chunk, **({"usage": None} if usage_last else {})}
 
     def chunk(choices: list[dict[str, Any]], **members: Any) -> bytes:
         return _event(orjson.dumps({**head, "choices": choices, **members}))
 
     def delta(index: int, delta: dict[str, Any], finish_reason: str | None = None, **members: Any) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **manner.choice}
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+        choice |= provider.chunk_choice
         return chunk([choice], **members)
 
     choices = reply["choices"]
@@ -64,18 +50,18 @@ def encode(
         for each in ({"role": "assistant", "content": ""}, *_deltas(choice["message"], digest))
     ]
     events = [delta(index, each) for index, each in deltas]
-    comment = f"{manner.comment}\n\n".encode() if manner.comment else b""
+    comment = f"{provider.comment}\n\n".encode() if provider.comment else b""
     if comment:
         events.insert(len(events) // 2, comment)
     begun, half = b"".join(events), b"".join(events[: max(1, len(events) // 2)])
     if fault in (faults.TRUNCATED, faults.RESET_BODY):
         return comment, begun[: len(begun) // 2]
     if fault == faults.STREAM_ERROR:
-        return comment, half + _event(manner.error)
+        return comment, half + _event(orjson.dumps(provider.stream_error))
     if fault in (faults.STREAM_CUT, faults.STREAM_STALL):
         return comment, half
     ends = [
-        delta(index, {}, choice["finish_reason"], **usage if manner.usage_at_finish and choice is choices[-1] else {})
+        delta(index, {}, choice["finish_reason"], **usage if provider.usage_at_finish and choice is choices[-1] else {})
         for index, choice in enumerate(choices)
     ]
     if usage_last:

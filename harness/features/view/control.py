@@ -16,7 +16,7 @@ import socket
 import stat
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,11 +66,8 @@ class Control(Extension):
         self._lanes[lane] = self._plans[id(lane.runs[0])]
         return _History(lane, lambda: self._snapshots)
 
-    def observing(self, observe: Observe) -> AbstractAsyncContextManager[Observe]:
-        return self._listening(observe)
-
     @asynccontextmanager
-    async def _listening(self, observe: Observe) -> AsyncIterator[Observe]:
+    async def observing(self, observe: Observe) -> AsyncIterator[Observe]:
         def kept(snapshots: Snapshots) -> None:
             self._snapshots = snapshots
             observe(snapshots)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness.errors import BadInput, MachineError
 from harness.features.view.reading import Chosen, Folder
-from harness.features.view.server import asset, asset_names
+from harness.features.view.server import ASSETS, asset
 from harness.features.view.site import USERS, NotThere, Site
 from harness.store.atomic import make_folder
 
@@ -36,7 +36,7 @@ class _Files:
 
     def link(self, view: str, **arguments: object) -> str:
         """Return the file of a view, empty for one that is not written."""
-        if view in asset_names():
+        if view in ASSETS:
             return view
         given = {key: str(value) for key, value in arguments.items() if key in PAGE.get(view, ())}
         given = {key: value for key, value in given.items() if not (key in ("page", "part") and value == "1")}
@@ -82,7 +82,7 @@ def pages(chosen: Chosen, most: int) -> Iterator[tuple[str, bytes]]:
     folder = Folder(chosen)
     to = _Files(folder, most)
     site = Site(folder, to.link, is_static=True)
-    yield from ((name, asset(name)) for name in asset_names())
+    yield from ((name, asset(name)) for name in ASSETS)
     to.link("")
     while to.left:
         wanted = to.left.popleft()

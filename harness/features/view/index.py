@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -30,9 +31,8 @@ LONGEST = 1 << 23
 """Longest line that is decoded, in bytes."""
 KEY_MOST = 512
 """Bytes of a line in which its user's key is looked for."""
-ABOUT = b'{"user_id":'
-"""How lines begin that name a user."""
-QUOTE = ord('"')
+ABOUT = re.compile(rb'\{"user_id":(?:"((?:[^"\\]|\\.)*)"|([^",][^,]*),)')
+"""How lines begin that name a user: by a text as JSON writes it, or by a number."""
 CODES = 255
 """Most outcomes that are told apart."""
 
@@ -97,22 +97,13 @@ class LineIndex:
 
     def _add(self, lines: bytes) -> None:
         """Note lines that begin where the last ones ended."""
-        find, begins, size = lines.find, lines.startswith, len(ABOUT)
-        start, base, before, keys = 0, self._end, len(self._keys), list[bytes]()
-        while (line_end := find(b"\n", start)) >= 0:
-            self._starts.append(base + start)
-            key = b""
-            if begins(ABOUT, start) and (at := start + size) < line_end:
-                quoted = lines[at] == QUOTE
-                end = find(b'"' if quoted else b",", at + quoted, min(at + KEY_MOST, line_end))
-                key = lines[at + quoted : end] if end >= 0 else b""
-                if b"\\" in key:
-                    key = _whole_key(lines, at + 1, line_end)
-            keys.append(key)
-            before += len(key) + 1
-            self._key_ends.append(before)
+        start = 0
+        while (line_end := lines.find(b"\n", start)) >= 0:
+            self._starts.append(self._end + start)
+            found = ABOUT.match(lines, start, min(start + KEY_MOST, line_end))
+            self._keys += (found[1] or found[2] or b"") + b"\n" if found else b"\n"
+            self._key_ends.append(len(self._keys))
             start = line_end + 1
-        self._keys += b"\n".join(keys) + b"\n"
 
     def searched(self, text: str) -> list[int]:
         """Return the numbers of the lines whose user's key contains a text."""
@@ -161,7 +152,7 @@ class Facets:
     def __init__(self, index: LineIndex, columns: int) -> None:
         self.index = index
         self._generation = index.generation
-        self.names: list[str] = []
+        self.names: dict[str, int] = {}
         self._codes, self._repaired = array("B"), array("B")
         self._values = [array("f") for _ in range(columns)]
 
@@ -188,20 +179,17 @@ class Facets:
             return len(self) == len(self.index)
 
     def _code(self, outcome: str) -> int:
-        if outcome not in self.names:
-            if len(self.names) == CODES:
-                return CODES
-            self.names.append(outcome)
-        return self.names.index(outcome)
+        if len(self.names) < CODES:
+            self.names.setdefault(outcome, len(self.names))
+        return self.names.get(outcome, CODES)
 
     def outcomes(self) -> dict[str, int]:
         """Return how many of the users read so far have each outcome."""
         counts = np.bincount(np.array(self._codes, np.uint8), minlength=CODES + 1)
-        return {name: int(counts[code]) for code, name in enumerate(self.names)}
+        return {name: int(counts[code]) for name, code in self.names.items()}
 
     def having(self, outcome: str) -> NDArray[np.bool_]:
-        code = self.names.index(outcome) if outcome in self.names else CODES
-        return np.asarray(np.array(self._codes, np.uint8) == code)
+        return np.asarray(np.array(self._codes, np.uint8) == self.names.get(outcome, CODES))
 
     @property
     def repaired(self) -> NDArray[np.bool_]:
@@ -284,14 +272,3 @@ def _to_line_end(file: BinaryIO) -> int | None:
             return size + end + 1
         size += len(block)
     return size
-
-
-def _whole_key(lines: bytes, at: int, line_end: int) -> bytes:
-    """Return a key with escapes, as JSON writes it."""
-    end = at
-    while (end := lines.find(b'"', end, min(at + KEY_MOST, line_end))) >= 0:
-        key = lines[at:end]
-        if (len(key) - len(key.rstrip(b"\\"))) % 2 == 0:
-            return key
-        end += 1
-    return b""

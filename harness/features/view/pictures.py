@@ -66,16 +66,15 @@ def _line(
     place: int, xs: Sequence[float], values: Sequence[float | None], across: Place, up: Place
 ) -> Iterator[Markup]:
     """Yield the pieces of a line, which has a gap where there is no value; a single point as a dot."""
-    piece: list[str] = []
+    piece: list[tuple[float, float]] = []
     for x, value in (*zip(xs, values, strict=True), (0.0, None)):
         if value is not None:
-            piece.append(f"{across(x):.1f},{up(value):.1f}")
+            piece.append((across(x), up(value)))
             continue
         if len(piece) == 1:
-            at, height = piece[0].split(",")
-            yield Markup('<circle class="dot s{}" cx="{}" cy="{}" r="2"/>').format(place % COLOURS, at, height)
+            yield _dot(place, *piece[0], 2)
         elif piece:
-            yield Markup('<polyline class="line s{}" points="{}"/>').format(place % COLOURS, " ".join(piece))
+            yield Markup('<polyline class="line s{}" points="{}"/>').format(place % COLOURS, _points(piece))
         piece = []
 
 
@@ -88,9 +87,8 @@ def _band(
     up: Place,
 ) -> Markup:
     both = [(x, a, b) for x, a, b in zip(xs, low, high, strict=True) if a is not None and b is not None]
-    points = [f"{across(x):.1f},{up(a):.1f}" for x, a, _ in both]
-    points += [f"{across(x):.1f},{up(b):.1f}" for x, _, b in reversed(both)]
-    return Markup('<polygon class="band s{}" points="{}"/>').format(place % COLOURS, " ".join(points))
+    points = [(across(x), up(a)) for x, a, _ in both] + [(across(x), up(b)) for x, _, b in reversed(both)]
+    return Markup('<polygon class="band s{}" points="{}"/>').format(place % COLOURS, _points(points))
 
 
 def _intervals(chart: Chart) -> Iterator[Markup]:
@@ -116,8 +114,7 @@ def _interval(one: Series, place: int, row: int, scale: float, across: Place, he
     if low is not None and high is not None:
         yield _path(across(scale * low), height, across(scale * high), height, f"line s{place % COLOURS}")
     if (value := one.values[row]) is not None:
-        dot = Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="3.5"/>')
-        yield dot.format(place % COLOURS, across(scale * value), height)
+        yield _dot(place, across(scale * value), height, 3.5)
 
 
 def _histogram(chart: Chart) -> Iterator[Markup]:
@@ -167,12 +164,9 @@ def _sketch(sketch: Sketch) -> Iterator[Markup]:
         return 20 + (place[0] - west) * scale, 20 + (north - place[1]) * scale
 
     for path in sketch.paths:
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, path[:POINTS]))
-        yield Markup('<polyline class="line way" points="{}"/>').format(points)
+        yield Markup('<polyline class="line way" points="{}"/>').format(_points(map(at, path[:POINTS])))
     for number, places in enumerate(sketch.places.values()):
-        for x, y in map(at, places[:POINTS]):
-            dot = Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="4"/>')
-            yield dot.format(number % COLOURS, x, y)
+        yield from (_dot(number, *at(place), 4) for place in places[:POINTS])
 
 
 def _vertical(chart: Chart, low: float, high: float, up: Place) -> Iterator[Markup]:
@@ -221,6 +215,15 @@ def _number(value: float | int | str) -> str:
 
 def _path(x: float, y: float, to_x: float, to_y: float, kind: str) -> Markup:
     return Markup('<path class="{}" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>').format(kind, x, y, to_x, to_y)
+
+
+def _points(places: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+def _dot(place: int, x: float, y: float, radius: float) -> Markup:
+    dot = Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="{:g}"/>')
+    return dot.format(place % COLOURS, x, y, radius)
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> Markup:

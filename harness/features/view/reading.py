@@ -12,13 +12,16 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+import msgspec
 import orjson
+from msgspec import Struct
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
@@ -64,6 +67,28 @@ class Chosen:
     tasks: Path | None = None
 
 
+def stamp(path: Path) -> object:
+    """Return what changes with a file's content; None for a file that is not there."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return state.st_ino, state.st_mtime_ns, state.st_size
+
+
+class Progress(Struct, frozen=True):
+    """What curves show of a line that a playing run adds to its log (`control`); None where it is unknown."""
+
+    time: float
+    scores: dict[str, float | None] = {}
+    units: dict[str, str | None] = {}
+    rate: float | None = None
+    latency: tuple[float, float] | None = None
+    limit: float | None = None
+    in_flight: float | None = None
+    cost: dict[str, float] = {}
+
+
 class Cached(Generic[T]):
     """What was made of a file, made again once that has changed. A file that is missing or odd has a `problem`."""
 
@@ -74,15 +99,10 @@ class Cached(Generic[T]):
         self.problem = ""
 
     def now(self) -> T | None:
-        try:
-            state = os.stat(self._path)
-            stamp = state.st_ino, state.st_mtime_ns, state.st_size
-        except (OSError, ValueError):
-            stamp = None
-        if stamp != self._stamp:
-            self._stamp, self.value, self.problem = stamp, None, ""
+        if (now := stamp(self._path)) != self._stamp:
+            self._stamp, self.value, self.problem = now, None, ""
             try:
-                self.value = self._make(self._path) if stamp else None
+                self.value = self._make(self._path) if now else None
             except HarnessError as error:
                 self.problem = str(error)
         return self.value
@@ -209,10 +229,9 @@ class Viewed:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the heads of users' figures."""
-        if self.shipped and self.shipped.cards.columns:
-            return tuple(self.shipped.cards.columns)
-        cards = self._cards
-        return cards.columns if cards else self._first_values
+        if cards := self._cards:
+            return cards.columns
+        return tuple((self.shipped or Benchmark).cards.columns) or self._first_values
 
     def figures(self, data: JSON) -> tuple[str, ...]:
         """Return a user's figures as text; empty ones of a record of another shape."""
@@ -221,7 +240,8 @@ class Viewed:
                 return tuple(map(str, self.shipped.cards.figures(data)))
             values = data["metrics"]
             if (report := self.report) is None:
-                return tuple(_figure(values.get(name)) for name in self._first_values)
+                first = map(values.get, self._first_values)
+                return tuple(f"{value:.4g}" if isinstance(value, int | float) else "" for value in first)
             of = [(report.units[name], values.get(name)) for name in report.headline]
             return tuple(metric.text(value) if _is_value(value) else "" for metric, value in of)
         except ODD_SHAPE:
@@ -252,9 +272,12 @@ class Viewed:
         """Return the saved replies of a record's user and repeat, in the order in which they came."""
         return [made for line in self._reply_lines(data) if (made := completion_of(line))]
 
+    def _repeat(self, data: JSON) -> int:
+        repeat = data.get("repeat") if self.repeats > 1 else 1
+        return repeat if isinstance(repeat, int) else 1
+
     def _reply_lines(self, data: JSON) -> list[JSON]:
-        repeat = data.get("repeat", 1) if self.repeats > 1 else 1
-        start = orjson.dumps(about(str(data["user_id"]), repeat if isinstance(repeat, int) else 1))[:-1] + b","
+        start = orjson.dumps(about(str(data["user_id"]), self._repeat(data)))[:-1] + b","
         lines = lines_beginning(self.files.responses, start, REPLIES_MOST)
         return [log.parsed(line) for line in lines if log.sound(line)]
 
@@ -297,9 +320,8 @@ class Viewed:
             task = self._task(benchmark, data)
             if task is None:
                 return None, (), "The task of this user is not in the tasks file any more, so no prompt is shown."
-            repeat = data.get("repeat", 1) if self.repeats > 1 else 1
             sampling, lines = sampling_again(self._saved.manifest), self._reply_lines(data)
-            played = asyncio.run(transcript(benchmark, sampling, task, repeat, lines, data))
+            played = asyncio.run(transcript(benchmark, sampling, task, self._repeat(data), lines, data))
         except HarnessError as error:
             return None, (), f"No prompts: {error}"
         return task, played.exchanges if played else (), "" if played else "The saved replies do not give this record."
@@ -335,40 +357,39 @@ class Viewed:
 
     def curves(self) -> list[Chart]:
         """Return scores, speed, latency, limit and cost over the time of the log, in minutes."""
-        lines = [log.parsed(line) for line in last_lines(self.files.events, HISTORY) if _is_progress(line)]
-        made = [(line["time"], line) for line in lines if _is_value(line.get("time")) and line["time"] is not None]
-        if len(made) < 2:
-            return []
-        minutes = tuple(round((at - made[0][0]) / 60, 3) for at, _ in made)
-
-        def chart(title: str, unit: str, values: Mapping[str, Callable[[JSON], Any]], percent: bool = False) -> Chart:
-            series = tuple(Series(name, tuple(_value(of, line) for _, line in made)) for name, of in values.items())
-            known = tuple(one for one in series if any(value is not None for value in one.values))
-            return Chart("curve", title, minutes, "minutes", unit, known, percent=percent)
-
-        return [chart for chart in _charts(chart, made[-1][1]) if chart.series]
+        lines = [*_progress(last_lines(self.files.events, HISTORY))]
+        return [*_charts(lines)] if len(lines) > 1 else []
 
 
-def _charts(chart: Callable[..., Chart], last: JSON) -> Iterator[Chart]:
-    def named(section: str, key: Any) -> Callable[[JSON], Any]:
-        return lambda line: line[section][key]
-
-    scores, units = _section(last, "scores"), _section(last, "units")
-    for unit in dict.fromkeys(units.get(name) for name in scores):
-        names = [name for name in scores if units.get(name) == unit]
-        values = {name: named("scores", name) for name in names}
-        yield chart("Running scores", "" if unit is None else str(unit), values, percent=unit is None)
-    yield chart("Speed", "steps a second", {"steps": lambda line: line["rate"]})
-    yield chart("Latency", "seconds", {"median": named("latency", 0), "95 %": named("latency", 1)})
-    flight = {"limit": lambda line: line["limit"], "in flight": lambda line: line["in_flight"]}
-    yield chart("Requests in flight", "requests", flight)
-    for currency in _section(last, "cost"):
-        yield chart("Cost", currency, {"cost": lambda line, of=currency: float(line["cost"][of])})
+def _progress(lines: Iterable[bytes]) -> Iterator[Progress]:
+    """Yield the lines of a log that curves are drawn from."""
+    for line in lines:
+        if b'"what":"%b"' % calls.PROGRESS.encode() in line and log.sound(line):
+            with suppress(msgspec.MsgspecError):
+                yield msgspec.json.decode(line, type=Progress, strict=False)  # amounts are text
 
 
-def _section(line: JSON, name: str) -> JSON:
-    found = line.get(name)
-    return found if isinstance(found, dict) else {}
+def _charts(lines: Sequence[Progress]) -> Iterator[Chart]:
+    last, minutes = lines[-1], tuple(round((one.time - lines[0].time) / 60, 3) for one in lines)
+
+    def chart(
+        title: str, unit: str, values: Mapping[str, Sequence[float | None]], percent: bool = False
+    ) -> Iterator[Chart]:
+        known = tuple(Series(name, tuple(of)) for name, of in values.items() if any(one is not None for one in of))
+        if known:
+            yield Chart("curve", title, minutes, "minutes", unit, known, percent=percent)
+
+    for unit in dict.fromkeys(last.units.get(name) for name in last.scores):
+        names = [name for name in last.scores if last.units.get(name) == unit]
+        scores = {name: [one.scores.get(name) for one in lines] for name in names}
+        yield from chart("Running scores", unit or "", scores, percent=unit is None)
+    yield from chart("Speed", "steps a second", {"steps": [one.rate for one in lines]})
+    latency = zip(*(one.latency or (None, None) for one in lines), strict=True)
+    yield from chart("Latency", "seconds", dict(zip(("median", "95 %"), latency, strict=True)))
+    flight = {"limit": [one.limit for one in lines], "in flight": [one.in_flight for one in lines]}
+    yield from chart("Requests in flight", "requests", flight)
+    for currency in last.cost:
+        yield from chart("Cost", currency, {"cost": [one.cost.get(currency) for one in lines]})
 
 
 class Folder:
@@ -407,24 +428,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _is_progress(line: bytes) -> bool:
-    return b'"what":"%b"' % calls.PROGRESS.encode() in line and log.sound(line)
-
-
-def _value(of: Callable[[JSON], Any], line: JSON) -> float | None:
-    try:
-        value = of(line)
-    except ODD_SHAPE:
-        return None
-    return value if _is_value(value) else None
-
-
 def _is_value(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
-
-
-def _figure(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, int | float) else ""
 
 
 def _number(text: str) -> float:

@@ -14,7 +14,7 @@ import errno
 import hmac
 import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -50,18 +50,16 @@ ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=/"><a href="
 """After the token: a redirect would be part of a navigation that another page may have begun, without the cookie."""
 
 
-def asset_names() -> Mapping[str, tuple[str, str]]:
-    """Return the package, and the type, of the files that pages load."""
-    own = __package__ or ""
-    return {
-        "page.css": ("harness.features.documents", "text/css; charset=utf-8"),
-        "view.css": (own, "text/css; charset=utf-8"),
-        "view.js": (own, "text/javascript; charset=utf-8"),
-    }
+ASSETS = {
+    "page.css": ("harness.features.documents", "text/css; charset=utf-8"),
+    "view.css": ("harness.features.view", "text/css; charset=utf-8"),
+    "view.js": ("harness.features.view", "text/javascript; charset=utf-8"),
+}
+"""The files that pages load: of each its package and type."""
 
 
 def asset(name: str) -> bytes:
-    return (files(asset_names()[name][0]) / "assets" / name).read_bytes()
+    return (files(ASSETS[name][0]) / "assets" / name).read_bytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +113,8 @@ class _App:
             entered.set_cookie(self.cookie, self._pass.cookie, path="/", httponly=True, samesite="Strict")
             return entered
         view = request.path.removeprefix("/")
-        if view in asset_names():
-            return web.Response(body=asset(view), headers={**HEADERS, "Content-Type": asset_names()[view][1]})
+        if view in ASSETS:
+            return web.Response(body=asset(view), headers={**HEADERS, "Content-Type": ASSETS[view][1]})
         status, body = await self._made(view, request.query_string)
         return web.Response(status=status, body=body, headers={**HEADERS, "Content-Type": HTML})
 

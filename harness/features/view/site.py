@@ -7,17 +7,16 @@ shown as escapes. A page has at most about `PAGE_MOST` bytes; what is longer is 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeVar
 
 import numpy as np
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from msgspec import UnsetType, structs
 
@@ -29,12 +28,13 @@ from harness.errors import HarnessError
 from harness.features.documents.overview import page as report_page
 from harness.features.view.index import Facets
 from harness.features.view.pictures import drawn
-from harness.features.view.reading import Folder, Viewed, failure_blocks
-from harness.model import JSON, Block, Chart, Heading, Paragraph, Quote, Sketch, Snapshot, Tile
+from harness.features.view.reading import UNREADABLE, Folder, Viewed, failure_blocks, stamp
+from harness.model import JSON, Block, Chart, Heading, Page, Paragraph, Quote, Sketch, Snapshot, SubsetProgress, Tile
 from harness.printable import in_lines, on_one_line
 from harness.ui import words
 from harness.ui.words import plural
 
+T = TypeVar("T")
 USERS, RUNS = 50, 100
 """Rows of a page."""
 PAGE_MOST = 120_000
@@ -44,7 +44,6 @@ TEXT_MOST = 20_000
 COMPARED_MOST = 4
 READ_SECONDS = 0.15
 """CPU time in which users are read, and in which those to select from are decoded; a further look goes on."""
-TEMPLATES = ("overview", "run", "users", "user", "compare")
 Query = Mapping[str, Sequence[str]]
 Link = Callable[..., str]
 """Returns the address of a view, given its name and arguments; empty for one that there is not."""
@@ -52,6 +51,10 @@ Link = Callable[..., str]
 
 class NotThere(Exception):
     """No such page."""
+
+
+Cells = dict[str, tuple[str, Any]]
+"""By column a cell's text, and the value that the column is sorted by, None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +67,8 @@ class Row:
 
 
 COLUMNS = (
-    "run",
-    "subset",
-    "state",
-    "users",
-    "score",
-    "to go",
-    "speed",
-    "cost",
-    "invalid",
-    "failed",
-    "model",
-    "benchmark",
+    *("run", "subset", "state", "users", "score", "to go", "speed", "cost"),
+    *("invalid", "failed", "model", "benchmark"),
 )
 DESCENDING = frozenset({"users", "score", "invalid", "cost", "speed", "failed"})
 """Columns that are first sorted with the largest on top."""
@@ -86,7 +79,6 @@ class Site:
 
     def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
         self.folder = folder
-        self._pages = {name: templates().get_template(f"{name}.html.j2") for name in TEMPLATES}
         self._given = {"link": link, "is_static": is_static, "can_compare": _can_compare()}
         self._last: tuple[tuple[Any, ...], list[Block]] = ((), [])
         self._views: Mapping[str, Callable[[Query], str]] = {
@@ -104,11 +96,10 @@ class Site:
         return self._views[view](query).encode("utf-8", "replace")
 
     def _render(self, template: str, **given: Any) -> str:
-        return self._pages[template].render(**self._given, **given)
+        return templates().get_template(f"{template}.html.j2").render(**self._given, **given)
 
-    def _named(self, query: Query, key: str = "name") -> Viewed:
-        run = self.folder.run(one(query, key), one(query, "subset"))
-        if run is None:
+    def _named(self, query: Query) -> Viewed:
+        if (run := self.folder.run(one(query, "name"), one(query, "subset"))) is None:
             raise NotThere("no such run")
         return run
 
@@ -117,13 +108,12 @@ class Site:
     def _overview(self, query: Query) -> str:
         rows = [_row(run) for run in self.folder.runs()]
         kinds = {name: sorted({row.cells[name] for row in rows}) for name in ("benchmark", "subset", "state")}
-        wanted = {name: one(query, name) for name in kinds}
-        rows = [row for row in rows if all(not value or row.cells[name] == value for name, value in wanted.items())]
+        wanted = {name: value for name in kinds if (value := one(query, name))}
+        rows = [row for row in rows if all(row.cells[name] == value for name, value in wanted.items())]
         by = one(query, "sort") if one(query, "sort") in COLUMNS else "score"
         down = (one(query, "order") or ("down" if by in DESCENDING else "up")) == "down"
         rows = _sorted(rows, by, down)
-        page, pages = _paged(query, len(rows), RUNS)
-        shown = rows[(page - 1) * RUNS : page * RUNS]
+        shown, page, pages = _paged(query, rows, RUNS)
         there = [name for name in COLUMNS if any(row.cells[name] for row in shown) or name in ("run", "state")]
         return self._render(
             "overview",
@@ -133,7 +123,7 @@ class Site:
             down=down,
             descending=DESCENDING,
             kinds=kinds,
-            wanted={name: value for name, value in wanted.items() if value},
+            wanted=wanted,
             page=page,
             pages=pages,
             total=len(rows),
@@ -145,15 +135,10 @@ class Site:
     def _run(self, query: Query) -> str:
         run = self._named(query)
         report, snapshot = run.report_so_far, run.snapshot
-        title, warning, tiles = f"{run.name}: {run.subset}", run.problem, list[Tile]()
+        made = _page_of(report) if report else Page("", "", (), ())
+        title, warning, tiles = made.title or f"{run.name}: {run.subset}", made.warning or run.problem, made.tiles
         if snapshot:
-            tiles = live_tiles(snapshot, run.subset)
-        elif report:
-            made = _page_of(report)
-            title, warning, tiles = made.title, made.warning or warning, list(made.tiles)
-        shown = _page_of(report).blocks if report else ()
-        parts = divided(shown)
-        part = min(_whole(query, "part", 1), max(1, len(parts)))
+            title, warning, tiles = f"{run.name}: {run.subset}", run.problem, live_tiles(snapshot, run.subset)
         others = [one for one in self.folder.runs() if one.benchmark == run.benchmark and one.name != run.name]
         return self._render(
             "run",
@@ -164,10 +149,8 @@ class Site:
             snapshot=snapshot,
             lines=live_lines(snapshot) if snapshot else (),
             curves=run.curves(),
-            blocks=parts[part - 1] if parts else (),
-            part=part,
-            parts=len(parts),
             others=list(dict.fromkeys(one.name for one in others)),
+            **_part(query, made.blocks),
         )
 
     # Users
@@ -176,15 +159,13 @@ class Site:
         run = self._named(query)
         indexed = run.users.advance(math.inf if self._given["is_static"] else READ_SECONDS)
         run.failures.advance()
-        failed = one(query, "only") == "failed"
+        failed, searched = one(query, "only") == "failed", one(query, "q")
         facets, whole = None, True
         if failed:
-            numbers: Sequence[int] = run.failures.searched(one(query, "q")) if one(query, "q") else ()
-            numbers = numbers if one(query, "q") else range(len(run.failures))
+            numbers: Sequence[int] = run.failures.searched(searched) if searched else range(len(run.failures))
         else:
             numbers, facets, whole = _selected(run, query)
-        page, pages = _paged(query, len(numbers), USERS)
-        chosen = [int(number) for number in numbers[(page - 1) * USERS : page * USERS]]
+        chosen, page, pages = _paged(query, numbers, USERS)
         keys = ("q", "only", "outcome", "sort", "order", "value", "least", "most")
         kept = {key: one(query, key) for key in keys if one(query, key)}
         index = run.failures if failed else run.users
@@ -207,21 +188,15 @@ class Site:
 
     def _user(self, query: Query) -> str:
         run, key = self._named(query), one(query, "user")
-        run.users.advance()
-        run.failures.advance()
-        sides = [(run, _shown_of(run, key))]
+        sides = [run]
         if other := one(query, "with"):
             against = self.folder.run(other, run.subset)
             if against is None or against.benchmark != run.benchmark:
                 raise NotThere("no such run to compare with")
-            against.users.advance()
-            against.failures.advance()
-            sides.append((against, _shown_of(against, key)))
-        if not any(blocks for _, blocks in sides):
+            sides.append(against)
+        rows = _side_by_side([_shown_of(side, key) for side in sides])
+        if not rows:
             raise NotThere("no such user")
-        rows = _side_by_side([blocks for _, blocks in sides])
-        parts = divided(rows)
-        part = min(_whole(query, "part", 1), max(1, len(parts)))
         numbers = run.users.numbers_of(key)
         near = {name: run.users.key(numbers[0] + step) if numbers else "" for name, step in (("prev", -1), ("next", 1))}
         others = [one for one in self.folder.runs() if one.subset == run.subset and one.benchmark == run.benchmark]
@@ -229,14 +204,12 @@ class Site:
             "user",
             run=run,
             key=key,
-            sides=[one for one, _ in sides],
-            rows=parts[part - 1] if parts else (),
-            part=part,
-            parts=len(parts),
+            sides=sides,
             near=near,
             page=(numbers[0] // USERS + 1) if numbers else 1,
             others=[one.name for one in others if one.name != run.name],
             other=other,
+            **_part(query, rows),
         )
 
     # Comparison
@@ -256,26 +229,14 @@ class Site:
             blocks = [Paragraph(why), Quote("Command", command, open=True)]
         else:
             blocks = self._comparison(names, [run for run in every if run.name in names])
-        parts = divided(blocks)
-        part = min(_whole(query, "part", 1), max(1, len(parts)))
-        return self._render(
-            "compare", names=names, blocks=parts[part - 1] if parts else (), part=part, parts=len(parts)
-        )
+        return self._render("compare", names=names, **_part(query, blocks))
 
     def _comparison(self, names: Sequence[str], compared: Sequence[Viewed]) -> list[Block]:
         """Return a comparison, the last one again while its results are the same."""
-        stamp = (*names, *[_stamp(run.files.results) for run in compared])
-        if stamp != self._last[0]:
-            self._last = stamp, _compared(self.folder, names)
+        now = (*names, *[stamp(run.files.results) for run in compared])
+        if now != self._last[0]:
+            self._last = now, _compared(self.folder, names)
         return self._last[1]
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    try:
-        state = os.stat(path)
-    except OSError:
-        return 0, 0
-    return state.st_mtime_ns, state.st_size
 
 
 @cache
@@ -301,27 +262,24 @@ def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
 
 
 def _row(run: Viewed) -> Row:
-    report, snapshot, manifest = run.report, run.snapshot, run.manifest
-    cells = dict.fromkeys(COLUMNS, "")
-    cells |= {"run": run.name, "benchmark": run.benchmark, "subset": run.subset, "model": run.model}
-    order: dict[str, Any] = {**cells, "users": 0, "score": None, "invalid": None, "cost": None}
-    state = "unreadable" if run.problem and not (manifest or report) else run.state
-    cells["state"] = order["state"] = state
+    report, snapshot = run.report, run.snapshot
+    state = "unreadable" if run.problem and not (run.manifest or report) else run.state
+    about = {"run": run.name, "benchmark": run.benchmark, "subset": run.subset, "model": run.model, "state": state}
     users, done, failed = _counted(run, report, snapshot)
-    cells["users"], order["users"] = f"{done}/{users}" if users else str(done), done
-    cells["failed"], order["failed"] = str(failed or ""), failed
+    cells: Cells = {name: (text, text) for name, text in about.items()}
+    cells |= {"users": (f"{done}/{users}" if users else str(done), done), "failed": (str(failed or ""), failed)}
     if snapshot:
-        _add_live(cells, order, snapshot, run.subset)
+        cells |= _live(snapshot, run.subset)
     elif report:
-        _add_report(cells, order, report)
-    order |= {name: order.get(name) for name in COLUMNS}
-    return Row(run, cells, order)
+        cells |= _reported(report)
+    shown = {name: cells.get(name, ("", None)) for name in COLUMNS}
+    return Row(run, {name: text for name, (text, _) in shown.items()}, {name: by for name, (_, by) in shown.items()})
 
 
 def _counted(run: Viewed, report: Report | None, snapshot: Snapshot | None) -> tuple[int, int, int]:
     """Return how many users a run has, how many are done, and how many have failed."""
     if snapshot:
-        of = next(one for one in snapshot.subsets if one.subset == run.subset)
+        of = _of_subset(snapshot, run.subset)
         return of.users, of.done, of.failed
     if report:
         return report.coverage.expected_users, report.coverage.scored_users, report.coverage.failed_users
@@ -333,39 +291,43 @@ def _counted(run: Viewed, report: Report | None, snapshot: Snapshot | None) -> t
     return counts.get("users", 0), done, counts.get("failed", 0)
 
 
-def _add_report(cells: dict[str, str], order: dict[str, Any], report: Report) -> None:
+def _of_subset(snapshot: Snapshot, subset: str) -> SubsetProgress:
+    return next(one for one in snapshot.subsets if one.subset == subset)
+
+
+def _reported(report: Report) -> Cells:
     try:
         metric = report.units[report.headline[0]]
         of = report.ranking(metric)
     except ODD_SHAPE:
-        return
+        return {}
     interval = f" {metric.span(of.ci95)}" if of.ci95 else ""
-    cells["score"] = f"{metric.name} {overview.with_unit(metric, of.value)}{interval}"
-    order["score"] = None if of.value is None else (-of.value if metric.lower_is_better else of.value)
+    order = None if of.value is None else -of.value if metric.lower_is_better else of.value
+    cells: Cells = {"score": (f"{metric.name} {overview.with_unit(metric, of.value)}{interval}", order)}
     invalid, answers = sum(report.diagnostics.invalid.values()), report.diagnostics.answers
     if answers:
-        cells["invalid"], order["invalid"] = f"{100 * invalid / answers:.1f} %", invalid / answers
+        cells["invalid"] = f"{100 * invalid / answers:.1f} %", invalid / answers
     if not isinstance(report.cost, UnsetType) and report.cost.money:
-        cells["cost"], order["cost"] = money_text([report.cost.money]), float(report.cost.money.amount)
+        cells["cost"] = money_text([report.cost.money]), float(report.cost.money.amount)
     seconds = (report.schedule or {}).get("seconds")
     if isinstance(seconds, int | float) and seconds > 0:
-        order["speed"] = report.diagnostics.answers / seconds
-        cells["speed"] = f"{order['speed']:.3g}/s"
+        cells["speed"] = f"{answers / seconds:.3g}/s", answers / seconds
+    return cells
 
 
-def _add_live(cells: dict[str, str], order: dict[str, Any], snapshot: Snapshot, subset: str) -> None:
-    of = next(one for one in snapshot.subsets if one.subset == subset)
-    for name, value in list(of.scores.items())[:1]:
-        cells["score"] = f"{name} {words.figure(value, of.units.get(name))} so far"
-        order["score"] = value
-    cells["speed"], order["speed"] = words.pace(snapshot.rate), snapshot.rate
-    cells["cost"] = money_text(snapshot.cost)
-    order["cost"] = float(sum(one.amount for one in snapshot.cost)) if snapshot.cost else None
-    cells["to go"], order["to go"] = words.state(snapshot), snapshot.eta
-    unusable = sum(number for _, number in snapshot.unusable)
-    cells["invalid"], order["invalid"] = (f"{unusable} replies" if unusable else ""), unusable
-    if refused := sum(number for _, number in snapshot.faults):
-        cells["failed"] = "; ".join(filter(None, (cells["failed"], f"{plural(refused, 'try', 'tries')} failed")))
+def _live(snapshot: Snapshot, subset: str) -> Cells:
+    of, amount = _of_subset(snapshot, subset), float(sum(one.amount for one in snapshot.cost))
+    unusable, refused = (sum(number for _, number in kinds) for kinds in (snapshot.unusable, snapshot.faults))
+    failed = str(of.failed or ""), f"{plural(refused, 'try', 'tries')} failed" if refused else ""
+    scores = ((f"{name} {words.figure(value, of.units.get(name))} so far", value) for name, value in of.scores.items())
+    return {
+        "score": next(scores, ("", None)),
+        "speed": (words.pace(snapshot.rate), snapshot.rate),
+        "cost": (money_text(snapshot.cost), amount if snapshot.cost else None),
+        "to go": (words.state(snapshot), snapshot.eta),
+        "invalid": (f"{unusable} replies" if unusable else "", unusable),
+        "failed": ("; ".join(filter(None, failed)), of.failed),
+    }
 
 
 def _sorted(rows: Sequence[Row], by: str, down: bool) -> list[Row]:
@@ -377,9 +339,9 @@ def _sorted(rows: Sequence[Row], by: str, down: bool) -> list[Row]:
     return [*ordered, *[row for row in rows if row.order[by] is None]]
 
 
-def live_tiles(snapshot: Snapshot, subset: str) -> list[Tile]:
+def live_tiles(snapshot: Snapshot, subset: str) -> tuple[Tile, ...]:
     """Return the running figures of a run that is being played."""
-    of = next(one for one in snapshot.subsets if one.subset == subset)
+    of = _of_subset(snapshot, subset)
     over = f"over {plural(of.scored_users, 'user')} so far"
     tiles = [Tile(name, words.figure(value, of.units.get(name)), over) for name, value in of.scores.items()]
     tiles.append(Tile("users done", str(of.done), f"of {of.users}" + (f", {of.failed} failed" if of.failed else "")))
@@ -388,7 +350,7 @@ def live_tiles(snapshot: Snapshot, subset: str) -> list[Tile]:
     if snapshot.cost:
         expected = f"about {money_text(snapshot.projected_cost)} at the end" if snapshot.projected_cost else ""
         tiles.append(Tile("cost", money_text(snapshot.cost), expected))
-    return tiles
+    return tuple(tiles)
 
 
 def live_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -440,7 +402,7 @@ def _user_row(run: Viewed, number: int, data: JSON | None, failed: bool) -> Mapp
     key = str(data.get("user_id", "")) if data else ""
     repeat = data.get("repeat") if data and run.repeats > 1 else None
     if failed:
-        why = f"{data.get('boundary')}: {data.get('kind')}" if data else "unreadable line"
+        why = f"{data.get('boundary')}: {data.get('kind')}" if data else UNREADABLE
         return {"key": key, "repeat": repeat, "outcome": why, "figures": (), "repaired": False}
     outcome, repaired, _ = run.described(data)
     figures = run.figures(data) if data else ("",) * len(run.columns)
@@ -450,6 +412,8 @@ def _user_row(run: Viewed, number: int, data: JSON | None, failed: bool) -> Mapp
 
 def _shown_of(run: Viewed, key: str) -> list[Block]:
     """Return the blocks of all records and failures of a user."""
+    run.users.advance()
+    run.failures.advance()
     blocks = list[Block]()
     for _, data in run.users.objects(run.users.numbers_of(key)):
         if data is None:
@@ -473,30 +437,21 @@ def _cut(block: Block) -> Block:
 
 def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[tuple[Block | None, ...]]:
     """Return blocks in rows, one of each side. Those under headings of the same text are next to each other."""
-    if len(sides) == 1:
-        return [(block,) for block in sides[0]]
-    left, right = (list(_segments(blocks)) for blocks in sides)
-    rows: list[tuple[Block | None, ...]] = []
-    names = list(dict.fromkeys([name for name, _ in left] + [name for name, _ in right]))
-    a, b = dict(left), dict(right)
-    for name in names:
-        mine, theirs = a.get(name, []), b.get(name, [])
-        for at in range(max(len(mine), len(theirs))):
-            rows.append((mine[at] if at < len(mine) else None, theirs[at] if at < len(theirs) else None))
-    return rows
+    segments = [_segments(blocks) for blocks in sides]
+    names = dict.fromkeys(name for of in segments for name in of)
+    return [row for name in names for row in zip_longest(*(of.get(name, ()) for of in segments))]
 
 
-def _segments(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
-    """Yield the blocks below each heading, under a name that occurs once."""
-    counts: dict[str, int] = {}
-    name, inside = "", list[Block]()
+def _segments(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
+    """Return the blocks below each heading, by its text and how many times that has come."""
+    times, name = Counter[str](), ("", 0)
+    found: dict[tuple[str, int], list[Block]] = {name: []}
     for block in blocks:
         if isinstance(block, Heading):
-            yield name, inside
-            counts[block.text] = counts.get(block.text, 0) + 1
-            name, inside = f"{block.text} #{counts[block.text]}", []
-        inside.append(block)
-    yield name, inside
+            times[block.text] += 1
+            name = block.text, times[block.text]
+        found.setdefault(name, []).append(block)
+    return found
 
 
 # Blocks as HTML
@@ -504,9 +459,11 @@ def _segments(blocks: Sequence[Block]) -> Iterator[tuple[str, list[Block]]]:
 
 def divided(rows: Sequence[Any]) -> list[list[Any]]:
     """Divide blocks, or rows of them, into pages of at most about `PAGE_MOST` bytes."""
+    macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
     parts, size = list[list[Any]](), PAGE_MOST
     for row in rows:
-        needed = len(_html(row if isinstance(row, tuple) else (row,)).encode("utf-8", "replace"))
+        html = "".join(str(macro(block)) for block in (row if isinstance(row, tuple) else (row,)) if block is not None)
+        needed = len(html.encode("utf-8", "replace"))
         if size + needed > PAGE_MOST:
             parts.append([])
             size = 0
@@ -515,35 +472,23 @@ def divided(rows: Sequence[Any]) -> list[list[Any]]:
     return parts
 
 
-def _html(row: Sequence[Block | None]) -> str:
-    macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
-    return "".join(str(macro(block)) for block in row if block is not None)
-
-
-@cache
-def _source(name: str) -> str:
-    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
-
-
 @cache
 def templates() -> Environment:
     made = Environment(
-        loader=FunctionLoader(_source),
+        loader=PackageLoader(__package__, "assets"),
+        auto_reload=False,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"line": _line, "lines": _lines, "kind": lambda block: type(block).__name__, "drawn": _drawn}
+    made.filters |= {
+        "line": lambda text: on_one_line(str(text)),
+        "lines": lambda text: in_lines(str(text)),
+        "kind": lambda block: type(block).__name__,
+        "drawn": _drawn,
+    }
     return made
-
-
-def _line(text: object) -> str:
-    return on_one_line(str(text))
-
-
-def _lines(text: object) -> str:
-    return in_lines(str(text))
 
 
 def _drawn(block: Chart | Sketch) -> Markup:
@@ -581,7 +526,15 @@ def _real(query: Query, key: str, without: float) -> float:
         return without
 
 
-def _paged(query: Query, rows: int, each: int) -> tuple[int, int]:
-    """Return the number of the page that is asked for, and of all pages."""
-    pages = max(1, -(-rows // each))
-    return min(max(1, _whole(query, "page", 1)), pages), pages
+def _paged(query: Query, rows: Sequence[T], each: int) -> tuple[Sequence[T], int, int]:
+    """Return the rows of the page that is asked for, its number, and that of all pages."""
+    pages = max(1, -(-len(rows) // each))
+    page = min(max(1, _whole(query, "page", 1)), pages)
+    return rows[(page - 1) * each : page * each], page, pages
+
+
+def _part(query: Query, blocks: Sequence[Any]) -> dict[str, Any]:
+    """Return the part that is asked for of blocks, or of rows of them, as templates take it."""
+    parts = divided(blocks) or [[]]
+    part = min(max(1, _whole(query, "part", 1)), len(parts))
+    return {"blocks": parts[part - 1], "part": part, "parts": len(parts)}

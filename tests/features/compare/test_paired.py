@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
 
@@ -17,8 +18,19 @@ from harness.benchmark import Benchmark, Metric
 from harness.benchmarks.dailymobility import scores as mobility
 from harness.benchmarks.dailymobility.protocols import METRICS, SIZES
 from harness.benchmarks.scorer import Figures
-from harness.features.compare.paired import Pair, alike, effects, max_t, p_value, simultaneous_level, swapped
+from harness.features.compare.paired import (
+    RESAMPLES,
+    Pair,
+    Swapped,
+    alike,
+    effects,
+    max_t,
+    p_value,
+    simultaneous_level,
+    swapped,
+)
 from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Figures as Values
 from harness.scoring.intervals import interval, moments
 from tests.support import examples
 
@@ -51,6 +63,12 @@ def mean_difference(a: Array, b: Array, axis: int = -1) -> Array:
     return difference
 
 
+def swapped_all(pairs: Sequence[Pair], values: Values, rng: np.random.Generator, permutations: int) -> Swapped:
+    """Swap the sides of users, of whom no two strata have one in common."""
+    among, ends = sum(len(pair.a) for pair in pairs), np.cumsum([len(pair.a) for pair in pairs])
+    return swapped(pairs, values, rng, permutations, np.split(np.arange(among), ends[:-1]), among)
+
+
 # Against scipy
 
 
@@ -59,7 +77,7 @@ def test_exact_p_value_is_scipys_where_all_swaps_can_be_listed(seed: int) -> Non
     """Eight users have 256 swaps: the same p-value to the last bit, ties included."""
     a, b = users(seed, 8)
     theirs = stats.permutation_test((a, b), mean_difference, permutation_type="samples", n_resamples=256)
-    swaps = swapped([means(a, b)], MEANS, np.random.default_rng(0), 256)
+    swaps = swapped_all([means(a, b)], MEANS, np.random.default_rng(0), 256)
     assert swaps.whole and swaps.differences.shape == (1, 256, 1)
     assert p_value(swaps.differences[0, :, 0], float(a.mean() - b.mean()), swaps.whole) == theirs.pvalue
 
@@ -68,7 +86,7 @@ def test_random_swaps_come_close_to_all_of_them() -> None:
     """With 5,000 of the 65,536 swaps of 16 users, p is within four standard errors of the exact one."""
     a, b = users(7, 16)
     observed = float(a.mean() - b.mean())
-    exact, some = (swapped([means(a, b)], MEANS, np.random.default_rng(3), number) for number in (65_536, 5_000))
+    exact, some = (swapped_all([means(a, b)], MEANS, np.random.default_rng(3), number) for number in (65_536, 5_000))
     p, estimate = (p_value(found.differences[0, :, 0], observed, found.whole) for found in (exact, some))
     assert exact.whole and not some.whole
     assert p is not None and estimate == pytest.approx(p, abs=4 * math.sqrt(p / 5_000))
@@ -145,7 +163,7 @@ def test_all_pairs_of_runs_are_one_family(gain: float) -> None:
         runs = rng.beta(2, 5, (4, 30)) + gain * (np.arange(4) == 0)[:, None]
         both = [means(runs[a], runs[b]) for a, b in pairs]
         seed = int(rng.integers(2**32))
-        found = [swapped([pair], MEANS, np.random.default_rng(seed), 199) for pair in both]
+        found = [swapped_all([pair], MEANS, np.random.default_rng(seed), 199) for pair in both]
         observed = np.array([pair.difference(MEANS)[0] for pair in both])
         adjusted = max_t(np.column_stack([swaps.differences[0, :, 0] for swaps in found]), observed, False)
         wrong += any(p <= 0.05 for p, (a, _) in zip(adjusted, pairs, strict=True) if a or not gain)
@@ -228,7 +246,7 @@ def test_divergences_of_swapped_days_are_those_of_the_days_counted_again(
     a, b = histograms(rng, 3), histograms(rng, 3)
     pair = Pair(*(mobility.side_by_side(side).astype(np.float64) for side in (a, b)))
     values = partial(mobility.figures, truth)
-    swaps = swapped([pair], values, rng, 8)
+    swaps = swapped_all([pair], values, rng, 8)
     for number in range(8):
         flipped = np.array([[number >> user & 1] for user in range(3)], dtype=bool)
         expected = np.array(by_hand(truth, np.where(flipped, b, a))) - by_hand(truth, np.where(flipped, a, b))
@@ -266,7 +284,7 @@ def test_effects_on_a_mean_are_the_users_own_differences(values: list[tuple[int,
 def test_swaps_of_several_strata_are_drawn_apart_and_shown_apart() -> None:
     """Two platforms of two users have sixteen swaps together, each platform's four differences four times each."""
     pairs = [means([1.0, 0.5], [0.0, 0.0]), means([0.25, 0.0], [0.0, 0.125])]
-    swaps = swapped(pairs, MEANS, np.random.default_rng(0), 16)
+    swaps = swapped_all(pairs, MEANS, np.random.default_rng(0), 16)
     assert swaps.whole
     first = np.sort(swaps.differences[0, :, 0])
     np.testing.assert_allclose(first, np.repeat([-0.75, -0.25, 0.25, 0.75], 4))
@@ -277,7 +295,7 @@ def test_identical_sides_differ_nowhere() -> None:
     """There is no interval, p is 1, everybody is alike."""
     values, _ = users(3, 30)
     pair = means(values, values)
-    swaps = swapped([pair], MEANS, np.random.default_rng(0), 100)
+    swaps = swapped_all([pair], MEANS, np.random.default_rng(0), 100)
     assert interval(0.0, [moments(effects(pair, MEANS)[:, 0])]) is None
     assert p_value(swaps.differences[0, :, 0], 0.0, swaps.whole) == 1.0
     assert alike(pair, np.array([[True, True]])).all()
@@ -286,7 +304,7 @@ def test_identical_sides_differ_nowhere() -> None:
 def test_one_user_has_no_interval() -> None:
     """One user says nothing of how users differ; swapping it gives p = 1."""
     pair = means([1.0], [0.0])
-    swaps = swapped([pair], MEANS, np.random.default_rng(0))
+    swaps = swapped_all([pair], MEANS, np.random.default_rng(0), RESAMPLES)
     assert p_value(swaps.differences[0, :, 0], 1.0, swaps.whole) == 1.0
     assert effects(pair, MEANS)[0, 0] == 1.0
     assert interval(1.0, [moments(effects(pair, MEANS)[:, 0])]) is None
@@ -297,7 +315,7 @@ def test_a_figure_that_nobody_has_is_undefined_and_never_0() -> None:
     pair = means([NAN, NAN], [NAN, NAN])
     observed = float(pair.difference(MEANS)[0])
     assert math.isnan(observed)
-    swaps = swapped([pair], MEANS, np.random.default_rng(0), 50)
+    swaps = swapped_all([pair], MEANS, np.random.default_rng(0), 50)
     assert p_value(swaps.differences[0, :, 0], observed, swaps.whole) is None
     assert np.isnan(effects(pair, MEANS)).all()
 

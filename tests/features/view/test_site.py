@@ -96,6 +96,13 @@ def test_runs_are_sorted_by_score_and_by_any_column_and_filtered(site: Site) -> 
     assert rows("/?subset=none") == [] and rows("/?sort=nothing&page=999") == rows("/")
 
 
+@pytest.mark.parametrize("order", ["up", "down"])
+def test_runs_without_a_value_come_last_in_its_column(site: Site, results: Path, order: str) -> None:
+    (results / "random" / "eval_report_weibo.json").unlink()
+    page = look(site, f"/?sort=speed&order={order}&subset=weibo")
+    assert re.findall(r'<a href="/run\?name=([\w-]+)', page) == ["recency", "random"]
+
+
 def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, results: Path) -> None:
     def keys(query: str) -> list[str]:
         page = look(site, f"/users?name=recency&subset=weibo&{query}")
