@@ -59,7 +59,7 @@ def execute(args: Options) -> int:
         if out or args.rows:
             raise BadInput(f"--out and --rows are for files: --format {form} sends the folders of runs")
         trackers.check(form)
-        return max(code, selection.each(found, lambda run: tell(trackers.sent(run, form)), lambda run: run.label)[1])
+        return max(code, selection.each(found, lambda run: trackers.send(run, form), lambda run: run.label)[1])
     if ending not in (None, form):
         raise BadInput(f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}")
     if form == INSPECT and args.rows:
