@@ -2,7 +2,7 @@
 
 One user is played of each stratum of chain lengths, so short and long chains have their share among them. What these
 users needed is extrapolated by steps. Prompts are extrapolated by the bytes of users' requests (`rehearsal.py`). Both
-have intervals (`features/estimate/prediction.py`), and the time has bounds (`forecast.py`).
+have intervals, and the time has bounds (`prediction.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from harness.engine.accounts import group, tuning_of
 from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
-from harness.features.estimate import forecast
-from harness.features.estimate.forecast import Pace, parallel
-from harness.features.estimate.prediction import Array, Range, together, total
+from harness.features.estimate.prediction import NOTHING, Array, Range, draws, parallel, time_left, together, total
 from harness.features.preview.rehearsal import rehearsed
 from harness.model import RunUsage
 from harness.store import log
@@ -88,13 +86,13 @@ class Sample:
         left = of_prompts * self.left_prompts + of_steps * self.left
         return self._total(sizes, left, lambda usage: float(cost_of(usage, price).amount or 0))
 
-    @property
-    def pace(self) -> Pace:
-        return Pace(self.seconds, self.steps, self.left)
+    def drawn_seconds(self, rng: np.random.Generator) -> Iterator[Array]:
+        """Yield draws of the seconds that the replies of each user who is left will take."""
+        return draws(self.steps, np.array([one.sum() for one in self.seconds]), self.left, rng)
 
     def _total(self, sizes: Array, left: Array, of: Callable[[RunUsage], float], *, counted: bool = False) -> Range:
         if not len(left):
-            return Range(0.0, 0.0, 0.0)
+            return NOTHING
         return total(
             sizes, np.array([of(usage) for usage in self.usage], np.float64), left, _rng(self.run), counted=counted
         )
@@ -232,17 +230,12 @@ def _seconds(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]]) -> tuple[Rang
     for sample in samples:
         sample.run.manifest.times["parallel"] = round(seen, 3)
     tokens = together([one for sample in left for one in (sample.prompt_tokens, sample.completion_tokens)])
-    tries = together([_times(sample.requests, sample.tries) for sample in left])
-    rated = [_times(of, 60 / rate) for of, rate in ((tries, tuning.rpm), (tokens, tuning.tpm)) if rate]
-    longest = Range(*(max([0.0, *of]) for of in zip(*rated, strict=True))) if rated else Range(0.0, 0.0, 0.0)
-    if not left:
-        return Range(0.0, 0.0, 0.0), seen, tuning.most
-    found = forecast.seconds([sample.pace for sample in left], seen, tuning.most, longest, _rng(left[0].run))
+    tries = together([sample.requests.times(sample.tries) for sample in left])
+    rated = [of.times(60 / rate) for of, rate in ((tries, tuning.rpm), (tokens, tuning.tpm)) if rate]
+    longest = Range(*map(max, zip(NOTHING, *rated, strict=True)))
+    rng = _rng((left or samples)[0].run)
+    found = time_left([sample.drawn_seconds(rng) for sample in left], seen, tuning.most, longest)
     return found, seen, tuning.most
-
-
-def _times(of: Range, factor: float) -> Range:
-    return Range(*(factor * number for number in of))
 
 
 def lines(name: str, of: Estimate) -> Iterator[str]:
