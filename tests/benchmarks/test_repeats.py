@@ -153,7 +153,7 @@ def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missi
     days = of_residents([one.data for one in some_days(30)], 3)[: 30 - missing]
 
     def value(some: Sequence[JSON]) -> NDArray[np.float64]:
-        return figures(TRUTH.histograms, tallied(some, TRUTH)[1].all_days[None])[0]
+        return figures(TRUTH.totals, tallied(some, TRUTH)[1].all_days[None])[0]
 
     whole, tally = value(days), tallied(days, TRUTH)[1]
     found = Side.of(tally._chunks(), tally.all_days.astype(np.int64), TRUTH.totals, whole, 10).parts
