@@ -16,7 +16,6 @@ from harness.agents.city import City, load_city
 from harness.agents.day import (
     INTENTIONS,
     NUMBERS,
-    ROWS,
     SLOTS,
     Day,
     Resident,
@@ -140,8 +139,6 @@ class AgentMode:
             if failure.kind not in NO_REPLY:
                 raise
             return plan.stayed_home(resident, self.name, failure.kind)
-        if len(rows) != ROWS:
-            raise AssertionError(f"a whole day has {ROWS} rows, got {len(rows)}")
         odd["unknown_intention"] = sum(row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2])
         places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
         warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)

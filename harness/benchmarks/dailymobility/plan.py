@@ -21,7 +21,7 @@ from harness.benchmark import VALID
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read, schema
 from harness.benchmarks.template import Template
 from harness.chat import Chat
-from harness.errors import BadInput, InvalidReply
+from harness.errors import InvalidReply
 from harness.model import Message
 
 MODE = "plan"
@@ -80,20 +80,14 @@ class Nearby:
                 self._levels[intention].add(level)
 
     def of(self, resident: Resident) -> Surroundings:
-        """Return the same for the same resident. Raise `BadInput` for a home or work that is not on the map."""
-        home, work = self._aoi(resident, "home", resident.home), self._aoi(resident, "work", resident.work)
+        """Return the same for the same resident."""
+        home, work = self._city.aois[resident.home], self._city.aois[resident.work]
         return Surroundings(home, work, tuple(chain(*(self._candidates(home, work, number) for number in OFFERED))))
 
     def places(self, around: Surroundings) -> Places:
         """Return the places that a reply of the resident may name."""
         offered = frozenset(candidate.aoi for candidate in around.candidates)
         return Places(around.home.id, around.work.id, offered, self._city.aois)
-
-    def _aoi(self, resident: Resident, which: str, number: int) -> Aoi:
-        aoi = self._city.aois.get(number)
-        if aoi is None:
-            raise BadInput(f"resident {resident.key}: {which} is AOI {number}, and the map has no such AOI")
-        return aoi
 
     def _candidates(self, home: Aoi, work: Aoi, intention: int) -> list[Candidate]:
         """Return the nearest first; half of them near home and half near work, as far as these differ."""

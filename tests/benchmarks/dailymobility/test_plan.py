@@ -224,13 +224,6 @@ def test_a_point_outside_every_area_is_not_offered() -> None:
     assert Nearby(lost).of(RESIDENT).candidates == ()
 
 
-@pytest.mark.parametrize(("resident", "which"), [((A + 99, WORK), "home"), ((HOME, A + 99), "work")])
-def test_a_home_that_is_not_on_the_map_is_the_users_error(resident: tuple[int, int], which: str) -> None:
-    """Resident, field and AOI are named."""
-    with pytest.raises(BadInput, match=f"resident r9: {which} is AOI 500000099"):
-        Nearby(SMALL).of(Resident("r9", 9, *resident, {}))
-
-
 # Other templates
 
 
