@@ -53,14 +53,11 @@ class Entry:
     id: str
     run: str
     subset: str
+    label: str
     config: Mapping[str, Scalar]
     facts: Mapping[str, Scalar]
     summary: Mapping[str, float | None]
     files: tuple[Path, ...]
-
-    @property
-    def label(self) -> str:
-        return f"{self.run}, {self.subset}"
 
 
 WORKSPACE = Path("wandb", "settings"), Path(".wandb", "settings")
@@ -113,6 +110,7 @@ def entry(run: SavedRun) -> Entry:
         id=sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:22],
         run=run.name,
         subset=run.files.subset,
+        label=run.label,
         config=dict(_flat({"run": run.name, "subset": run.files.subset, **manifest.identity})),
         facts=dict(_flat(facts)),
         summary=_summary(loaded(report)),
