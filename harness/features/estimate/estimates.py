@@ -153,8 +153,6 @@ def sample_of(run: Run) -> Sample:
     answered = [position for position in played if seconds[position]]
     steps, remaining, left = run.index.steps.astype(np.float64), run.remaining, run.steps_left().astype(np.float64)
     prompts = _prompts(run, [*answered, *remaining.tolist()])
-    if prompts is None:
-        prompts = steps
     return Sample(
         run,
         steps[answered],
@@ -167,8 +165,8 @@ def sample_of(run: Run) -> Sample:
     )
 
 
-def _prompts(run: Run, positions: Sequence[int]) -> Array | None:
-    """Return the bytes of users' prompts if a baseline plays them, by position; None where that takes too long."""
+def _prompts(run: Run, positions: Sequence[int]) -> Array:
+    """Return the bytes of users' prompts if a baseline plays them, by position; steps where that takes too long."""
     benchmark, began = run.benchmark, time.monotonic()
     sizes, of_user = np.ones(len(run.index)), dict[int, int]()
     kept = benchmark.warnings, benchmark.logged
@@ -180,7 +178,7 @@ def _prompts(run: Run, positions: Sequence[int]) -> Array | None:
                 of_user[user] = rehearsed(benchmark, run.sampling, run.task(position), 1, loop).size
             sizes[position] = of_user.get(user, 0)
     benchmark.warnings, benchmark.logged = kept
-    return sizes if sizes.all() else None
+    return sizes if sizes.all() else run.index.steps.astype(np.float64)
 
 
 def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float) -> list[Estimate] | None:
@@ -198,9 +196,7 @@ def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float)
 def _estimate(samples: Sequence[Sample], seconds: Range, gone: float, seen: float, most: int) -> Estimate:
     runs = [sample.run for sample in samples]
     costs = [run.store.bill.cost(run.manifest.prices, run.sampling.most_completion) for run in runs]
-    requests, into, out = (
-        float(sum(of)) for of in zip(*[(cost.requests, *cost.tokens) for cost in costs], strict=True)
-    )
+    requests, into, out = np.array([(cost.requests, *cost.tokens) for cost in costs], np.float64).sum(axis=0).tolist()
     price = runs[0].price
     paid = float(sum([cost.amount or 0 for cost in costs])) if price else into + out
     return Estimate(
