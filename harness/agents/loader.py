@@ -85,7 +85,13 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
     written = Written()
     process = Process(_name(path))
     loading = _Loading(path.resolve().parent, digests, written)
-    with _undisturbed(Dice("loading", data)), written.in_place(), warnings_to(loading.receive), process.loading():
+    with (
+        _undisturbed(Dice("loading", data)),
+        written.in_place(),
+        warnings_to(loading.receive),
+        process.guarded(),
+        process.running(None),
+    ):
         try:
             cls = _agent_class(path, loading.run(path, data))
         except (BadInput, KeyboardInterrupt):
