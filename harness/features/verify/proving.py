@@ -22,7 +22,6 @@ from harness.feature import Foreign
 from harness.features.plays.replies import Beat
 from harness.features.verify import checksums, proof, replayed
 from harness.model import JSON
-from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
 from harness.store.manifest import Selection, load
 from harness.store.tasks import TaskIndex
@@ -85,10 +84,19 @@ def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat:
 def _locked(run: SavedRun | Foreign) -> Iterator[Beat]:
     """Lock a run and yield a function to call now and then, which keeps the lock.
 
-    A folder that is read-only, another user's or a link is read without a lock, with a message.
+    A folder that is read-only, another user's or a link is read without a lock, with a message. Raise `InUse` if
+    another process holds it.
     """
-    lock, why = _lock(run.files)
+    lock, why = None, _untouchable(run.files.folder)
+    try:
+        lock = None if why else RunLock(run.files.lock, time.time)
+    except MachineError as error:
+        if not _is_read_only(error):
+            raise
+        why = NOT_WRITABLE
     if lock is None:
+        if held(run.files.lock, time.time):
+            raise InUse(f"{run.files.folder} is in use by another process: wait for it, or end it and try again")
         streams.tell(f"{run.name}, {run.files.subset}: read without a lock: the folder {why}")
         yield lambda: None
         return
@@ -96,20 +104,6 @@ def _locked(run: SavedRun | Foreign) -> Iterator[Beat]:
         yield lock.beat
     finally:
         lock.release()
-
-
-def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
-    """Return a run's lock, or why it cannot be locked. Raise `InUse` if another process holds it."""
-    if why := _untouchable(files.folder):
-        if held(files.lock, time.time):
-            raise InUse(f"{files.folder} is in use by another process: wait for it, or end it and try again")
-        return None, why
-    try:
-        return RunLock(files.lock, time.time), ""
-    except MachineError as error:
-        if not _is_read_only(error) or held(files.lock, time.time):
-            raise
-        return None, NOT_WRITABLE
 
 
 def _untouchable(folder: Path) -> str:
