@@ -194,7 +194,7 @@ def load(folder: Path) -> GroundTruth:
     """
     inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     digest = hashlib.sha256()
-    columns, rows = {}, None
+    columns = dict[str, Array]()
     for name, metric in FILES.items():
         path = inside / f"{name}.npy"
         try:
@@ -204,9 +204,8 @@ def load(folder: Path) -> GroundTruth:
             raise BadInput(f"cannot read {path}: {error.strerror} ({expected})") from None
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
-        if rows is not None and len(columns[metric]) != rows:
-            raise BadInput(f"{path}: expected {rows} residents as in the first file, got {len(columns[metric])} rows")
-        rows = len(columns[metric])
+        if (rows := len(columns[metric])) != (first := len(columns[RADIUS])):
+            raise BadInput(f"{path}: expected {first} residents as in the first file, got {rows} rows")
     if not columns[RADIUS].any():
         raise BadInput(f"{inside / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least")
     return GroundTruth.of(Lists.of(columns), digest.hexdigest())

@@ -76,14 +76,11 @@ class Outcome:
         """As reports have it; `reason` only where something is undefined."""
         data: JSON = {f"jsd_{metric}": self.divergences[metric] for metric in METRICS}
         data["final_score"] = self.final
-        if self.reasons:
-            data["reason"] = self._reason()
-        return data
-
-    def _reason(self) -> str:
         if set(self.reasons.values()) == {NOBODY}:
-            return NOBODY
-        return "; ".join(f"{metric}: {reason}" for metric, reason in self.reasons.items())
+            data["reason"] = NOBODY
+        elif self.reasons:
+            data["reason"] = "; ".join(f"{metric}: {reason}" for metric, reason in self.reasons.items())
+        return data
 
 
 @dataclass(frozen=True, slots=True)
