@@ -439,22 +439,22 @@ class Waves:
 
     def _settle(self, one: Submission, asked: _Request, data: JSON) -> None:
         """Save the reply in a line of results and hand it to its user, or else its error."""
-        caller, now = self._caller, self._clock()
+        caller, seconds = self._caller, self._clock() - asked.since
         caller.traffic.requests += 1
+        answer: Received | HarnessError
         try:
-            received = self._api.judged(data, asked.body)
+            answer = self._api.judged(data, asked.body)
         except HarnessError as error:
-            caller.allowance.took(one.label, asked.reserved, asked.size, error)
-            return self._answer(asked, error)
-        caller.allowance.took(one.label, asked.reserved, asked.size, received)
-        seconds = now - asked.since
-        reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
-        asked.user.keep(asked.of, reply)
-        caller.latency.add(seconds)
-        caller.traffic.successes += 1
-        caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0
-        caller.traffic.completion_tokens += received.completion.completion_tokens or 0
-        return self._answer(asked, received)
+            answer = error
+        caller.allowance.took(one.label, asked.reserved, asked.size, answer)
+        if isinstance(answer, Received):
+            completion = answer.completion
+            asked.user.keep(asked.of, Reply(completion, seconds, asked.tries, answer.endpoint, sent=asked.size))
+            caller.latency.add(seconds)
+            caller.traffic.successes += 1
+            caller.traffic.prompt_tokens += completion.prompt_tokens or 0
+            caller.traffic.completion_tokens += completion.completion_tokens or 0
+        self._answer(asked, answer)
 
     def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
         future = asked.future
