@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark, Metric, Scoring, Task
-from harness.benchmarks.dailymobility.scores import figures, tallied
+from harness.benchmarks.dailymobility.protocols import figures
+from harness.benchmarks.dailymobility.scores import tallied
 from harness.benchmarks.dailymobility.spread import Side
 from harness.benchmarks.reports import Repeats, Report
 from harness.benchmarks.scorer import Scorer
