@@ -169,7 +169,7 @@ class StreamProfile(Benchmark):
         return tuple(answers)
 
     async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> Reading:
-        messages = self._prompt.messages(given.subset, given, step, persona)
+        messages = self._prompt.messages(given, step, persona)
         try:
             wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
             reading = await chat.read(messages, lambda completion: read(completion, step.pool), schema=wanted)

@@ -44,8 +44,8 @@ class TemplatePrompt:
         self.source = self._template.source
         self.files = self._template.files
 
-    def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
-        platform = PLATFORMS[subset]
+    def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
+        platform = PLATFORMS[given.subset]
         return self._template.messages(
             {
                 "platform_name": platform.name,
@@ -82,9 +82,9 @@ class AuthorsPrompt:
         self.source = f"{path.name.removeprefix(KEPT)} without {INFERENCE}" if system is None else AUTHORS
         self._system = Message("system", AUTHORS_SYSTEM if system is None else system)
 
-    def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
+    def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
         try:
-            text = self._builder(subset).format_prompt(
+            text = self._builder(given.subset).format_prompt(
                 username=given.username,
                 bio=given.bio,
                 batch_n_posts=step.posts_text,
