@@ -40,5 +40,5 @@ def run(data: bytes) -> None:
     city.nearby(0.0, 0.0, 3000.0)
     city.nearby(0.0, 0.0, 3000.0, "park")
     city.nearest(0.0, 0.0, ["park", "leisure"], 3)
-    nearest = city.nearest_lane(0.0, 0.0)
+    nearest = city.lanes.nearest(0.0, 0.0)
     assert nearest is None or isfinite(nearest[1])

@@ -22,8 +22,6 @@ EXPECTED = (BadInput,)
 FILES = synth.files(3, 1)
 SEEDS = [json.dumps(one, ensure_ascii=False).encode() for one in orjson.loads(FILES["profiles.json"])]
 CITY = read_city(FILES["beijing.pb"], "map")
-NEARBY = plan.Nearby(CITY)
-PROMPT = plan.prompt_of()
 SAMPLING = Sampling("m")
 REPLY = Completion('{"segments": [{"start": "00:00", "end": "24:00", "intention": "sleep", "place": "home"}]}')
 
@@ -40,6 +38,7 @@ class Residents(DailyMobility):
 
 
 BENCHMARK = Residents()
+MODE = plan.PlanMode(plan.prompt_of(), CITY, BENCHMARK.asking)
 
 
 def run(data: bytes) -> None:
@@ -62,7 +61,7 @@ def _chat() -> Chat:
 
 def _played(resident: Resident, chat: Chat) -> Day:
     try:
-        plan.play(resident, NEARBY, chat, PROMPT).send(None)
+        MODE.play(resident, chat).send(None)
     except StopIteration as done:
         found: Day = done.value
         return found

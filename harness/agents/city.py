@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from harness.agents.spatial import Line, Lines, Points, Rows, optional
-from harness.benchmarks.files import content
+from harness.benchmarks.files import input_file
 from harness.errors import BadInput
 from harness.model import JSON
 
@@ -122,10 +122,6 @@ class City:
             found = self._of_kinds[wanted] = (pois, _points(pois))
         return [found[0][row] for row in found[1].nearest(x, y, count).tolist()]
 
-    def nearest_lane(self, x: float, y: float) -> tuple[int, float] | None:
-        """Return the lane nearest to (x, y), and how far along it that is; None in a city without lanes."""
-        return self.lanes.nearest(x, y)
-
     @cached_property
     def _located(self) -> _Located:
         pois = list(self.pois.values())
@@ -159,11 +155,7 @@ def _points(pois: Iterable[Poi]) -> Points:
 
 def load_city(path: Path) -> City:
     """Return the city of a map file. Raise `BadInput` as `read_city`, and for a file that cannot be read."""
-    try:
-        data = content(path)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot read the map: {error.strerror}") from None
-    return read_city(data, str(path))
+    return read_city(input_file(path, "the map "), str(path))
 
 
 def read_city(data: bytes, where: str) -> City:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from harness.agents.day import INTENTIONS
 from harness.agents.environment import Environment
 from harness.agents.errors import Written
-from harness.agents.interface import UPSTREAM, Harness, Incomplete, lacks
+from harness.agents.interface import UPSTREAM, Harness, Incomplete
 from harness.agents.llm import LLM
 from harness.agents.memory import Memory
 from harness.agents.prompt import context_to_dot_dict
@@ -128,8 +128,6 @@ class BlockParams(Fields):
 class AgentToolbox(Incomplete):
     """The model and the environment of an agent, and behind them the harness."""
 
-    LACKS = lacks("AgentToolbox")
-
     def __init__(self, harness: Harness, llm: LLM, environment: Environment) -> None:
         self._harness: Harness = harness
         self.llm = llm
@@ -138,8 +136,6 @@ class AgentToolbox(Incomplete):
 
 class BlockDispatcher(Incomplete):
     """What chooses among blocks by a call of a tool, which is not available."""
-
-    LACKS = lacks("BlockDispatcher")
 
     def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, *rest: Any) -> None:
         self._harness: Harness = toolbox._harness
@@ -171,7 +167,6 @@ class Tooled(Incomplete):
 class Block(Tooled):
     """A part of an agent's behaviour, which the agent makes and calls."""
 
-    LACKS = lacks("Block")
     ParamsType: type[BlockParams] = BlockParams
     Context: type[BlockContext] = BlockContext
     OutputType: Any = None
@@ -205,7 +200,6 @@ class Block(Tooled):
 
 
 class Agent(Tooled, ABC):
-    LACKS = lacks("Agent")
     ParamsType: type[AgentParams] = AgentParams
     Context: type[AgentContext] = AgentContext
     BlockOutputType: Any = BlockOutput

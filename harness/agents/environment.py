@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from harness.agents.city import LISTS, Aoi, City, Poi, as_message
-from harness.agents.interface import UPSTREAM, Harness, Incomplete, Refuses, lacks
+from harness.agents.interface import LACKS, UPSTREAM, Harness, Incomplete, Refuses
 from harness.agents.simulator import Stop
 from harness.agents.spatial import lnglat, optional
 
@@ -53,8 +53,6 @@ class Place(dict[str, Any]):
     """Fields of a place, in `order`. Large or slow ones, those without a value in `fields`, are made at first use."""
 
     __slots__ = ("_late", "_map", "_order")
-    LACKS = lacks("Place")
-
     __iter__, __len__, __repr__ = map(_of_all, ("__iter__", "__len__", "__repr__"))
     __eq__, __ne__, __or__ = map(_of_all, ("__eq__", "__ne__", "__or__"))
     keys, values, items, copy = map(_of_all, ("keys", "values", "items", "copy"))
@@ -78,7 +76,7 @@ class Place(dict[str, Any]):
         if name in self._late:
             value = self[name] = self._map.late(self, name)
             return value
-        if name in self.LACKS:
+        if name in LACKS["Place"]:
             self._map.refuse(name)
         raise KeyError(name)
 
@@ -89,7 +87,7 @@ class Place(dict[str, Any]):
             return default
 
     def __contains__(self, name: object) -> bool:
-        return dict.__contains__(self, name) or name in self._late or name in self.LACKS
+        return dict.__contains__(self, name) or name in self._late or name in LACKS["Place"]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Place:
         """Copy a place of the same map: agents keep places in their memory, which copies what is read."""
@@ -100,8 +98,6 @@ class Place(dict[str, Any]):
 
 class MapData(Incomplete):
     """The map, one for all residents. `harness` fails the resident that uses a missing name."""
-
-    LACKS = lacks("MapData")
 
     def __init__(self, city: City, harness: Refuses) -> None:
         self._harness = harness
@@ -231,8 +227,6 @@ def coordinates(center: Centre) -> tuple[float, float]:
 
 
 class Environment(Incomplete):
-    LACKS = lacks("Environment")
-
     def __init__(self, harness: Harness, map: MapData, city: City) -> None:
         self._harness: Harness = harness
         self._city = city

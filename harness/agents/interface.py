@@ -11,6 +11,8 @@ from harness.agents.simulator import Route
 from harness.model import Completion, Request
 
 UPSTREAM: dict[str, Any] = tomllib.loads(Path(__file__).with_name("upstream.toml").read_text(encoding="utf-8"))
+LACKS = {cls: frozenset(names.split()) for cls, names in UPSTREAM["lacks"].items()}
+"""The names of upstream that each class lacks."""
 
 
 class Refuses(Protocol):
@@ -46,16 +48,11 @@ class Incomplete:
     for things with `hasattr` and `getattr`.
     """
 
-    LACKS: frozenset[str] = frozenset()
     _harness: Refuses
 
     def __getattr__(self, name: str) -> NoReturn:
         cls = type(self)
-        if name in cls.LACKS and "_harness" in self.__dict__:
+        ours = (base.__name__ for base in cls.__mro__ if base.__module__.startswith(f"{__package__}."))
+        if any(name in LACKS.get(base, ()) for base in ours) and "_harness" in self.__dict__:
             self._harness.refuse("agent_api", f"{cls.__name__}.{name} is not available here")
         raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=self)
-
-
-def lacks(name: str) -> frozenset[str]:
-    """Return the names of upstream that a class lacks."""
-    return frozenset(UPSTREAM["lacks"][name].split())

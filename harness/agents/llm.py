@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from harness.agents.interface import Harness, Incomplete, lacks
+from harness.agents.interface import Harness, Incomplete
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 
@@ -39,8 +39,6 @@ def no_reply(completion: Completion) -> str | None:
 
 
 class LLM(Incomplete):
-    LACKS = lacks("LLM")
-
     def __init__(self, harness: Harness) -> None:
         self._harness: Harness = harness
 

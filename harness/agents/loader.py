@@ -32,7 +32,7 @@ from harness.agents.errors import NO_TEXT, Written, described, one_line, warning
 from harness.agents.interface import UPSTREAM
 from harness.agents.process import Process, Surroundings
 from harness.agents.watchdog import Dice, Place
-from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
 
@@ -85,7 +85,13 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
     written = Written()
     process = Process(_name(path))
     loading = _Loading(path.resolve().parent, digests, written)
-    with _undisturbed(Dice("loading", data)), written.in_place(), warnings_to(loading.receive), process.loading():
+    with (
+        _undisturbed(Dice("loading", data)),
+        written.in_place(),
+        warnings_to(loading.receive),
+        process.guarded(),
+        process.running(None),
+    ):
         try:
             cls = _agent_class(path, loading.run(path, data))
         except (BadInput, KeyboardInterrupt):
@@ -232,10 +238,7 @@ def _name(path: Path) -> str:
 
 
 def _read(path: Path, digests: Mapping[str, str] | None) -> bytes:
-    try:
-        data = content(path, DOCUMENT_MOST)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot read the agent file: {error.strerror}") from None
+    data = input_file(path, "the agent file ", DOCUMENT_MOST)
     check_digest(path, data, digests)
     return data
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from harness.agents.day import Resident
-from harness.agents.interface import UPSTREAM, Harness, Incomplete, lacks
+from harness.agents.interface import UPSTREAM, Harness, Incomplete
 
 MOST_REMEMBERED = 1000
 NOTHING = "Nothing"
@@ -27,8 +27,6 @@ _WORD = re.compile(r"[\u3400-\u9fff]|\w+")
 
 class KVMemory(Incomplete):
     """Values by key. Reading returns a copy; writing keeps the value itself."""
-
-    LACKS = lacks("KVMemory")
 
     def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str]) -> None:
         """`embedded` are the keys that a search looks at, each with the template of its sentence."""
@@ -95,8 +93,6 @@ class StreamMemory(Incomplete):
     Upstream's searches find none of them: they ask for a mark that its `add` does not write. `finds` is for what they
     mean.
     """
-
-    LACKS = lacks("StreamMemory")
 
     def __init__(self, harness: Harness, status: KVMemory, finds: bool) -> None:
         self._harness: Harness = harness
@@ -176,8 +172,6 @@ class StreamMemory(Incomplete):
 
 
 class Memory(Incomplete):
-    LACKS = lacks("Memory")
-
     def __init__(
         self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool = False
     ) -> None:

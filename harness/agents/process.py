@@ -62,12 +62,14 @@ class Process:
         self._threads: WeakKeyDictionary[Thread, Harness | None] = WeakKeyDictionary()
         self._opened: set[int] = set()
 
-    def enter(self, player: Harness | None) -> None:
-        """Take what this thread runs from now on for the agent's; without a player its file is loaded."""
+    @contextmanager
+    def running(self, player: Harness | None) -> Iterator[None]:
+        """Take what this thread runs while this is open for the agent's; without a player its file is loaded."""
         self._player, self._slice = player, get_ident()
-
-    def leave(self) -> None:
-        self._player, self._slice = None, 0
+        try:
+            yield
+        finally:
+            self._player, self._slice = None, 0
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -81,15 +83,6 @@ class Process:
             _guarding.remove(self)
             if not _guarding:
                 _put_back()
-
-    @contextmanager
-    def loading(self) -> Iterator[None]:
-        with self.guarded():
-            self.enter(None)
-            try:
-                yield
-            finally:
-                self.leave()
 
     @property
     def _runs(self) -> bool:

@@ -221,12 +221,10 @@ class Session:
         factory = loop.get_task_factory()
         runner.playing = self
         loop.set_task_factory(self._task)
-        runner.agent.process.enter(self)
         try:
-            with runner.agent.written.in_place():
+            with runner.agent.process.running(self), runner.agent.written.in_place():
                 return self._draw(partial(runner.guard.run, step), argument, dice)
         finally:
-            runner.agent.process.leave()
             loop.set_task_factory(factory)
             runner.playing = None
             self._after_slice()

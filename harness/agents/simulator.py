@@ -70,7 +70,7 @@ class Walker:
         x, y = self.xy
         place: JSON = {"aoi_position": {"aoi_id": self._end.id}}
         if self.moving:
-            lane, along = self._city.nearest_lane(x, y) or (0, 0.0)
+            lane, along = self._city.lanes.nearest(x, y) or (0, 0.0)
             place = {"lane_position": as_message({"lane_id": lane, "s": along})}
         return place | {"xy_position": as_message({"x": x, "y": y, "z": 0.0})}
 

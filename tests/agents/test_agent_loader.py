@@ -186,7 +186,7 @@ def test_what_python_warns_of_in_a_file_is_told_as_it_plays(tmp_path: Path, caps
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """As one that cannot be read."""
-    with pytest.raises(BadInput, match=r"gone\.py: cannot read the agent file"):
+    with pytest.raises(BadInput, match="the agent file"):
         load_agent(tmp_path / "gone.py")
 
 

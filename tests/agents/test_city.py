@@ -266,25 +266,25 @@ def test_indexed_searches_find_what_a_plain_search_finds(xy: list[tuple[int, int
 def test_the_nearest_lane_comes_with_how_far_along_it_is() -> None:
     """The foot of the perpendicular, round a bend too; before a lane begins it is at 0."""
     city = city_of(a_map())
-    assert city.nearest_lane(4.0, -1.0) == (7, 4.0)
-    assert city.nearest_lane(11.0, 12.0) == (3, 14.0)
-    assert city.nearest_lane(-5.0, -2.0) == (7, 0.0)
+    assert city.lanes.nearest(4.0, -1.0) == (7, 4.0)
+    assert city.lanes.nearest(11.0, 12.0) == (3, 14.0)
+    assert city.lanes.nearest(-5.0, -2.0) == (7, 0.0)
 
 
 def test_of_equally_near_lanes_the_lowest_number_is_taken() -> None:
     """Both lanes are 5 m away; 3 stands second in the map."""
-    assert city_of(a_map()).nearest_lane(5.0, 3.0) == (3, 5.0)
+    assert city_of(a_map()).lanes.nearest(5.0, 3.0) == (3, 5.0)
 
 
 def test_a_city_without_usable_lanes_has_no_nearest_lane() -> None:
     """No lane at all, and lanes that are a point or nothing."""
     made = a_map()
     del made.lanes[:]
-    assert city_of(made).nearest_lane(0, 0) is None
+    assert city_of(made).lanes.nearest(0, 0) is None
     a_lane(made, 1, [(0.0, 0.0)])
     a_lane(made, 2, [])
     assert dict(city_of(made).lanes) == {1: ((0.0, 0.0),), 2: ()}
-    assert city_of(made).nearest_lane(0, 0) is None
+    assert city_of(made).lanes.nearest(0, 0) is None
 
 
 def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
@@ -299,7 +299,7 @@ def test_nearest_lanes_agree_with_measuring_every_lane() -> None:
     for _ in range(200):
         point = Point(rng.uniform(0, 100), rng.uniform(0, 100))
         number = min(shapes, key=lambda line: shapes[line].distance(point))
-        assert city.nearest_lane(point.x, point.y) == (number, shapes[number].project(point))
+        assert city.lanes.nearest(point.x, point.y) == (number, shapes[number].project(point))
 
 
 def test_lines_are_a_mapping_like_a_dict() -> None:
@@ -313,11 +313,11 @@ def test_a_city_is_frozen_and_equal_by_its_contents() -> None:
     """What look-ups keep is no part of it, and goes with it to another process."""
     city, same = city_of(a_map()), city_of(a_map())
     city.nearby(0, 0, 100)
-    city.nearest_lane(0, 0)
+    city.lanes.nearest(0, 0)
     assert city == same
     moved = pickle.loads(pickle.dumps(city))
     assert moved == city
     assert ids(moved.nearest(0, 0, ["park"], 1)) == [700_000_001]
-    assert moved.nearest_lane(4.0, -1.0) == (7, 4.0)
+    assert moved.lanes.nearest(4.0, -1.0) == (7, 4.0)
     with pytest.raises(FrozenInstanceError):
         city.projection = "other"  # type: ignore[misc]

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark, Metric, Scoring, Task
-from harness.benchmarks.dailymobility.scores import figures, tallied
+from harness.benchmarks.dailymobility.protocols import figures
+from harness.benchmarks.dailymobility.scores import tallied
 from harness.benchmarks.dailymobility.spread import Side
 from harness.benchmarks.reports import Repeats, Report
 from harness.benchmarks.scorer import Scorer
@@ -153,7 +154,7 @@ def test_jackknife_of_divergences_leaves_out_residents_with_all_their_days(missi
     days = of_residents([one.data for one in some_days(30)], 3)[: 30 - missing]
 
     def value(some: Sequence[JSON]) -> NDArray[np.float64]:
-        return figures(TRUTH.histograms, tallied(some, TRUTH)[1].all_days[None])[0]
+        return figures(TRUTH.totals, tallied(some, TRUTH)[1].all_days[None])[0]
 
     whole, tally = value(days), tallied(days, TRUTH)[1]
     found = Side.of(tally._chunks(), tally.all_days.astype(np.int64), TRUTH.totals, whole, 10).parts

@@ -16,7 +16,8 @@ from harness.benchmark import Asking, Task
 from harness.benchmarks import tasks
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile import prompt as prompts
-from harness.benchmarks.streamprofile.benchmark import StreamProfile, authors_outcome
+from harness.benchmarks.streamprofile.authors import outcome as authors_outcome
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.reply import Reading, schema
 from harness.chat import Structured
 from harness.engine.play import Played, recorded, rescored

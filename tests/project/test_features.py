@@ -36,6 +36,7 @@ TOGETHER = {
 """Features whose tests are also about what others make of their results: the page over all runs, ranks, values of an
 option in a file, what Python gets."""
 ABOUT_FEATURES = {
+    "tests/benchmarks/dailymobility/test_score_mobility.py",  # a command of one benchmark
     "tests/benchmarks/test_own_statistics.py",  # tables and comparisons of a benchmark's own figures
     "tests/safety/test_foreign_manifests.py",  # every command on a manifest, those of features among them
 }

@@ -1,6 +1,6 @@
 """A Hugging Face Hub on loopback: the parts of its API that downloads use, and faults on demand.
 
-A data set is listed at `/api/datasets/{repository}/revision/{revision}`, its files are at
+A commit is at `/api/datasets/{repository}/revision/{revision}`, its files are listed at `.../tree/{commit}`, and are at
 `/datasets/{repository}/resolve/{revision}/{path}`. Files in LFS are elsewhere, as with the real one: a redirect leads
 to a server of another port, which must not get the token.
 """
@@ -63,8 +63,7 @@ class HubServer:
     """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path or `LISTING`.
 
     `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether
-    parts of files are served, `blobs` whether the listing of a revision has sizes and digests; a page of
-    a tree's has `page` entries.
+    parts of files are served; a page of a tree's listing has `page` entries.
     """
 
     repository: str = REPOSITORY
@@ -73,7 +72,6 @@ class HubServer:
     token: str | None = None
     gated: bool = False
     ranges: bool = True
-    blobs: bool = True
     page: int = 1000
     sizes: dict[str, int] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
@@ -100,25 +98,20 @@ class HubServer:
         return path.endswith(self.lfs)
 
     def info(self, commit: str) -> dict[str, Any]:
-        files = [self._sibling(path, body) for path, body in self.commits[commit].items()]
-        if not self.blobs:
-            files = [{"rfilename": one["rfilename"]} for one in files]
+        files = [{"rfilename": path} for path in self.commits[commit]]
         return {"id": self.repository, "sha": commit, "private": self.token is not None, "siblings": files}
 
     def tree(self, commit: str) -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = [{"type": "directory", "path": "data", "oid": "0" * 40, "size": 0}]
-        for one in (self._sibling(path, body) for path, body in self.commits[commit].items()):
-            lfs = {"lfs": {"oid": one["lfs"]["sha256"], "size": one["size"]}} if "lfs" in one else {}
-            entries.append({"type": "file", "path": one["rfilename"], "oid": one["blobId"], "size": one["size"], **lfs})
-        return entries
+        folder = {"type": "directory", "path": "data", "oid": "0" * 40, "size": 0}
+        return [folder, *(self._entry(path, body) for path, body in self.commits[commit].items())]
 
-    def _sibling(self, path: str, body: bytes) -> dict[str, Any]:
+    def _entry(self, path: str, body: bytes) -> dict[str, Any]:
         size = self.sizes.get(path, len(body))
+        entry = {"type": "file", "path": path, "size": size}
         if not self.in_lfs(path):
-            return {"rfilename": path, "size": size, "blobId": blob(body)}
+            return entry | {"oid": blob(body)}
         digest = sha256(body).hexdigest()
-        lfs = {"sha256": digest, "size": size, "pointerSize": 134}
-        return {"rfilename": path, "size": size, "blobId": blob(digest.encode()), "lfs": lfs}
+        return entry | {"oid": blob(digest.encode()), "lfs": {"oid": digest, "size": size, "pointerSize": 134}}
 
 
 def named(files: Iterable[str], name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,6 @@ from harness.agents.city import City, load_city
 from harness.agents.day import (
     INTENTIONS,
     NUMBERS,
-    ROWS,
     SLOTS,
     Day,
     Resident,
@@ -29,15 +29,15 @@ from harness.agents.llm import no_reply
 from harness.agents.loader import KEPT, AgentFile, load_agent
 from harness.agents.runner import Runner
 from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
-from harness.benchmarks.dailymobility import groundtruth, plan, summary, synth
+from harness.benchmarks.dailymobility import groundtruth, summary, synth
 from harness.benchmarks.dailymobility.cards import ResidentCards
+from harness.benchmarks.dailymobility.plan import PlanMode, prompt_of, stayed_home
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.tasks import kind_of
-from harness.benchmarks.template import Template
 from harness.chat import Asking, Chat
 from harness.errors import AgentFailed, BadInput, FieldError, in_brief
 from harness.model import JSON, Completion, Request
@@ -77,21 +77,6 @@ BASELINES_AND_AGENTS = (
     "(examples/commuting_agent.py is one that they can answer)"
 )
 RUNS_PARAMETERS = "Requests have this run's sampling parameters, not those that the agent file asks for."
-
-
-class PlanMode:
-    """A plain model writes the whole day at once. `asks_with` has the identity of the mode alone."""
-
-    name = plan.MODE
-    steps = 1
-
-    def __init__(self, prompt: Template, city: City, asking: Asking) -> None:
-        self.asks_with = Configuration(prompt.source, prompt.path, prompt.files, asking.identity)
-        self._prompt = prompt
-        self._nearby = plan.Nearby(city)
-
-    async def play(self, resident: Resident, chat: Chat) -> Day:
-        return await plan.play(resident, self._nearby, chat, self._prompt)
 
 
 class AgentMode:
@@ -139,9 +124,7 @@ class AgentMode:
         except AgentFailed as failure:
             if failure.kind not in NO_REPLY:
                 raise
-            return plan.stayed_home(resident, self.name, failure.kind)
-        if len(rows) != ROWS:
-            raise AssertionError(f"a whole day has {ROWS} rows, got {len(rows)}")
+            return stayed_home(resident, self.name, failure.kind)
         odd["unknown_intention"] = sum(row.intention not in NUMBERS for row in rows[: 2 * SLOTS : 2])
         places = tuple(row.aoi for row in rows[: 2 * SLOTS : 2])
         warnings = tuple(f"{what}: {count}" for what, count in sorted(odd.items()) if count)
@@ -324,7 +307,7 @@ class DailyMobility(Benchmark):
                 raise BadInput("--structured json_schema has no effect with --agent: its file asks in its own form")
             agent = load_agent(made.agent, self.digests)
             return AgentMode(agent, self.city, made, self.asking, self.warn, self.logged.append)
-        return PlanMode(plan.prompt_of(made.prompt), self.city, self.asking)
+        return PlanMode(prompt_of(made.prompt), self.city, self.asking)
 
     def parse(self, line: JSON, subset: str) -> Task:
         return task_of(line, self.city, self._steps)
@@ -384,14 +367,12 @@ def _below(folder: Path, *names: str) -> list[Path]:
     """Return the folders at a path of names below a folder, in any case of letters, that spelling itself first."""
     found = [folder]
     for name in names:
-        listed = [Path(entry.path) for above in found for entry in _entries(above) if entry.name.lower() == name]
+        listed = [path for above in found for path in _entries(above) if path.name.lower() == name]
         found = sorted(listed, key=lambda path: (path.name != name, path.name))
     return found
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (OSError, ValueError):  # a path of a manifest may be no path at all
-        return []
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError, ValueError):  # a path of a manifest may be no path at all
+        return list(folder.iterdir())
+    return []

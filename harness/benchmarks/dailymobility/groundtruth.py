@@ -131,42 +131,34 @@ FILES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroundTruth:
-    """`sample`, `slots`, `histograms` are those of `lists`; `sha256` is over the bytes of the four files."""
+    """`sample`, `slots` and `totals` (the counts by bin of the aligned protocol) are those of `lists`; `sha256` is over
+    the bytes of the four files."""
 
     lists: Lists
     sha256: str
     sample: protocols.Sample
     slots: Whole
     support: protocols.Support
-    histograms: dict[str, Whole]
+    totals: Whole
 
     @classmethod
     def of(cls, lists: Lists, sha256: str) -> GroundTruth:
         sample = lists.sample
         support = protocols.Support.of(sample)
-        return cls(lists, sha256, sample, lists.slots, support, support.histograms(sample))
+        return cls(lists, sha256, sample, lists.slots, support, support.counts(sample))
 
     @property
     def residents(self) -> int:
         return self.lists.residents
 
     @property
-    def totals(self) -> Whole:
-        """Residents' counts by bin of the aligned protocol, bins of all metrics next to each other."""
-        return np.concatenate([self.histograms[metric] for metric in METRICS])
-
-    @property
     def counts(self) -> Whole:
-        """The same of each resident: residents x bins."""
-        return np.hstack(list(self._by_bin().values()))
-
-    def _by_bin(self) -> dict[str, Whole]:
-        columns = self.lists.columns
-        places = {metric: self.support.place(metric, columns[metric]).reshape(self.residents, -1) for metric in METRICS}
-        return {
-            metric: np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in rows])
-            for metric, rows in places.items()
-        }
+        """Return the counts by bin of each resident: residents x bins."""
+        found = []
+        for metric in METRICS:
+            places = self.support.place(metric, self.lists.columns[metric]).reshape(self.residents, -1)
+            found.append(np.stack([np.bincount(row, minlength=protocols.SIZES[metric]) for row in places]))
+        return np.hstack(found)
 
     def ceiling(self, residents: int, seed: int = SEED) -> JSON:
         """Return what so many residents score (1 or more) that are drawn from the ground truth with replacement.
@@ -174,15 +166,14 @@ class GroundTruth:
         It is the mean of the draws and their middle 95 %, of the score and of the divergence per slot, averaged over
         the day.
         """
-        rng, by_bin = np.random.default_rng(seed), self._by_bin()
+        rng, counts = np.random.default_rng(seed), self.counts
         by_intention = [self.lists.columns[SEQUENCES] == number for number in NUMBERS]
         share = np.full(self.residents, 1 / self.residents)
         found: list[tuple[Array, Array]] = []
         for size in chunks(self.residents, RESAMPLES):
             drawn = rng.multinomial(residents, share, size=size).astype(np.float64)
-            jsd = [divergence(self.histograms[metric], product(drawn, counts)) for metric, counts in by_bin.items()]
             slots = divergence(self.slots, np.stack([product(drawn, chosen) for chosen in by_intention], axis=2))
-            found.append((100 * (1 - np.mean(jsd, axis=0)), slots.mean(axis=1)))
+            found.append((100 * protocols.figures(self.totals, product(drawn, counts))[:, 0], slots.mean(axis=1)))
         scores, slots = (np.concatenate(parts) for parts in zip(*found, strict=True))
         middle = (1 - LEVEL) / 2, (1 + LEVEL) / 2
         return {
@@ -203,7 +194,7 @@ def load(folder: Path) -> GroundTruth:
     """
     inside = folder / FOLDER if (folder / FOLDER).is_dir() else folder
     digest = hashlib.sha256()
-    columns, rows = {}, None
+    columns = dict[str, Array]()
     for name, metric in FILES.items():
         path = inside / f"{name}.npy"
         try:
@@ -213,9 +204,8 @@ def load(folder: Path) -> GroundTruth:
             raise BadInput(f"cannot read {path}: {error.strerror} ({expected})") from None
         digest.update(data)
         columns[metric] = _array(FIELDS[metric], data, path)
-        if rows is not None and len(columns[metric]) != rows:
-            raise BadInput(f"{path}: expected {rows} residents as in the first file, got {len(columns[metric])} rows")
-        rows = len(columns[metric])
+        if (rows := len(columns[metric])) != (first := len(columns[RADIUS])):
+            raise BadInput(f"{path}: expected {first} residents as in the first file, got {rows} rows")
     if not columns[RADIUS].any():
         raise BadInput(f"{inside / 'gyration_radius.npy'}: expected a radius above 0 for one resident at least")
     return GroundTruth.of(Lists.of(columns), digest.hexdigest())

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from harness.benchmarks.dailymobility.groundtruth import FIELDS, MALFORMED, Column, Field, Lists, bad, check
 from harness.benchmarks.dailymobility.protocols import METRICS, RADIUS
-from harness.benchmarks.files import content
+from harness.benchmarks.files import input_file
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -53,10 +53,7 @@ def read(path: Path) -> Lists:
 
 def _decoded(path: Path) -> Any:
     """Decode a file. JSON may have the NaN and Infinity that Python writes, so that an error can name their row."""
-    try:
-        data = content(path)
-    except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    data = input_file(path)
     is_object = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"")
     if not is_object and (data.startswith(b"\x80") or path.suffix in PICKLES):
         return unpickled(data, path)

@@ -17,14 +17,13 @@ from typing import Any
 
 from harness.agents.city import Aoi, City, Poi, levels
 from harness.agents.day import INTENTIONS, NUMBERS, OTHER, SLOTS, Day, Resident
-from harness.benchmark import VALID
+from harness.benchmark import VALID, Configuration
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, Places, read, schema
 from harness.benchmarks.template import Template
-from harness.chat import Chat
-from harness.errors import BadInput, InvalidReply
+from harness.chat import Asking, Chat
+from harness.errors import InvalidReply
 from harness.model import Message
 
-MODE = "plan"
 OWN_PROMPT = Path(__file__).with_name("plan.txt")
 PLACES = frozenset(["profile", "home", "work", "intentions", "candidates"])
 NEEDED = frozenset(["candidates"])
@@ -62,11 +61,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The part of the map that a resident's prompt shows."""
+    """The part of the map that a resident's prompt shows, and the `places` that a reply may name."""
 
     home: Aoi
     work: Aoi
     candidates: tuple[Candidate, ...]
+    places: Places
 
 
 class Nearby:
@@ -80,20 +80,11 @@ class Nearby:
                 self._levels[intention].add(level)
 
     def of(self, resident: Resident) -> Surroundings:
-        """Return the same for the same resident. Raise `BadInput` for a home or work that is not on the map."""
-        home, work = self._aoi(resident, "home", resident.home), self._aoi(resident, "work", resident.work)
-        return Surroundings(home, work, tuple(chain(*(self._candidates(home, work, number) for number in OFFERED))))
-
-    def places(self, around: Surroundings) -> Places:
-        """Return the places that a reply of the resident may name."""
-        offered = frozenset(candidate.aoi for candidate in around.candidates)
-        return Places(around.home.id, around.work.id, offered, self._city.aois)
-
-    def _aoi(self, resident: Resident, which: str, number: int) -> Aoi:
-        aoi = self._city.aois.get(number)
-        if aoi is None:
-            raise BadInput(f"resident {resident.key}: {which} is AOI {number}, and the map has no such AOI")
-        return aoi
+        """Return the same for the same resident."""
+        home, work = self._city.aois[resident.home], self._city.aois[resident.work]
+        candidates = tuple(chain(*(self._candidates(home, work, number) for number in OFFERED)))
+        offered = frozenset(candidate.aoi for candidate in candidates)
+        return Surroundings(home, work, candidates, Places(home.id, work.id, offered, self._city.aois))
 
     def _candidates(self, home: Aoi, work: Aoi, intention: int) -> list[Candidate]:
         """Return the nearest first; half of them near home and half near work, as far as these differ."""
@@ -134,17 +125,27 @@ def messages(prompt: Template, resident: Resident, around: Surroundings) -> tupl
     )
 
 
-async def play(resident: Resident, nearby: Nearby, chat: Chat, prompt: Template) -> Day:
-    """Return the day of one resident. While the reply cannot be read, ask again and name the mistake."""
-    around = nearby.of(resident)
-    places = nearby.places(around)
-    try:
-        asked = messages(prompt, resident, around)
-        reading = await chat.read(asked, lambda completion: read(completion, places), schema=schema(places))
-    except InvalidReply as error:
-        return stayed_home(resident, MODE, error.kind)
-    visited = tuple(dict.fromkeys(reading.places))
-    return Day(MODE, reading.intentions, reading.places, visited, VALID, reading.repairs, reading.warnings)
+class PlanMode:
+    """A plain model writes the whole day at once. `asks_with` has the identity of the mode alone."""
+
+    name = "plan"
+    steps = 1
+
+    def __init__(self, prompt: Template, city: City, asking: Asking) -> None:
+        self.asks_with = Configuration(prompt.source, prompt.path, prompt.files, asking.identity)
+        self._prompt = prompt
+        self._nearby = Nearby(city)
+
+    async def play(self, resident: Resident, chat: Chat) -> Day:
+        """Return the day of one resident. While the reply cannot be read, ask again and name the mistake."""
+        around = self._nearby.of(resident)
+        places, asked = around.places, messages(self._prompt, resident, around)
+        try:
+            reading = await chat.read(asked, lambda completion: read(completion, places), schema=schema(places))
+        except InvalidReply as error:
+            return stayed_home(resident, self.name, error.kind)
+        visited = tuple(dict.fromkeys(reading.places))
+        return Day(self.name, reading.intentions, reading.places, visited, VALID, reading.repairs, reading.warnings)
 
 
 def stayed_home(resident: Resident, mode: str, outcome: str) -> Day:

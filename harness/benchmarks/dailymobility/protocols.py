@@ -30,6 +30,8 @@ SMOOTHING = 1e-10
 
 SIZES = {RADIUS: BINS + 1, LOCATIONS: MOST_LOCATIONS + 2, SEQUENCES: len(INTENTIONS), PROPORTIONS: BINS}
 """Bins of the aligned protocol by metric: radius with an overflow, locations with an underflow and an overflow."""
+ENDS = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
+"""Where the bins of each metric end, where those of all metrics are next to each other: 120."""
 
 Whole = NDArray[np.int64]
 
@@ -74,14 +76,11 @@ class Outcome:
         """As reports have it; `reason` only where something is undefined."""
         data: JSON = {f"jsd_{metric}": self.divergences[metric] for metric in METRICS}
         data["final_score"] = self.final
-        if self.reasons:
-            data["reason"] = self._reason()
-        return data
-
-    def _reason(self) -> str:
         if set(self.reasons.values()) == {NOBODY}:
-            return NOBODY
-        return "; ".join(f"{metric}: {reason}" for metric, reason in self.reasons.items())
+            data["reason"] = NOBODY
+        elif self.reasons:
+            data["reason"] = "; ".join(f"{metric}: {reason}" for metric, reason in self.reasons.items())
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +115,12 @@ class Support:
             return values.astype(np.intp) - 1
         return _equal_bins(values, 1.0)
 
-    def histogram(self, metric: str, numbers: Numbers) -> Whole:
-        counts = np.zeros(SIZES[metric], dtype=np.int64)
-        np.add.at(counts, self.place(metric, numbers.values), numbers.counts)
-        return counts
-
-    def histograms(self, sample: Sample) -> dict[str, Whole]:
-        return {metric: self.histogram(metric, sample[metric]) for metric in METRICS}
+    def counts(self, sample: Sample) -> Whole:
+        """Return the counts by bin, bins of all metrics next to each other."""
+        found = np.zeros(sum(SIZES.values()), dtype=np.int64)
+        for metric, counts in by_metric(found).items():
+            np.add.at(counts, self.place(metric, sample[metric].values), sample[metric].counts)
+        return found
 
 
 def _equal_bins(values: NDArray[np.floating | np.integer], reach: float) -> NDArray[np.intp]:
@@ -131,17 +129,27 @@ def _equal_bins(values: NDArray[np.floating | np.integer], reach: float) -> NDAr
     return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, BINS - 1)
 
 
+def by_metric(counts: Whole) -> dict[str, Whole]:
+    """Return the histogram of each metric: parts of the counts, not copies."""
+    return dict(zip(METRICS, np.split(counts, ENDS), strict=True))
+
+
 def aligned(truth: Sample, sample: Sample) -> Outcome:
     support = Support.of(truth)
-    return aligned_histograms(support.histograms(truth), support.histograms(sample))
+    return aligned_counts(support.counts(truth), support.counts(sample))
 
 
-def aligned_histograms(truth: Mapping[str, Whole], sample: Mapping[str, Whole]) -> Outcome:
-    """The aligned protocol on what `Support.histograms` made of both."""
-    return _outcome(
-        (metric, float(divergence(truth[metric], sample[metric])) if sample[metric].any() else NOBODY)
-        for metric in METRICS
-    )
+def aligned_counts(truth: Whole, sample: Whole) -> Outcome:
+    """The aligned protocol on the counts by bin of both."""
+    sides = zip(METRICS, by_metric(truth).values(), by_metric(sample).values(), strict=True)
+    return _outcome((metric, float(divergence(*of)) if of[1].any() else NOBODY) for metric, *of in sides)
+
+
+def figures(truth: Whole, totals: Array) -> Array:
+    """Return the score, from 0 to 1, then the divergences of the aligned protocol, of counts by bin (R x bins)."""
+    parts = zip(np.split(truth, ENDS), np.split(totals, ENDS, axis=1), strict=True)
+    found = np.stack([divergence(*part) for part in parts], axis=1)
+    return np.column_stack([1 - found.mean(axis=1), found])
 
 
 # asbench and agentsociety2

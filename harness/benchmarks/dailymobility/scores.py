@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -34,8 +34,9 @@ from harness.benchmarks.dailymobility.protocols import (
     Support,
     Whole,
     all_protocols,
+    figures,
 )
-from harness.benchmarks.dailymobility.spread import ENDS, FEWEST, FIGURES, Side, both, mixed
+from harness.benchmarks.dailymobility.spread import FEWEST, FIGURES, Side, both, mixed
 from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -144,7 +145,7 @@ class Tally:
     @cached_property
     def estimates(self) -> dict[str, Estimate]:
         """The aligned protocol's final score, by `FINAL`, and its divergences by metric (docs/statistics.md)."""
-        values = figures(self.truth.histograms, self.all_days[None])[0]
+        values = figures(self.truth.totals, self.all_days[None])[0]
         users, totals, expected = sum(map(len, self.repeats)), self.all_days.astype(np.int64), self.truth.totals
         if users < 2 or self.truth.residents < 2:
             return {name: Estimate(value, None, None, None) for name, value in zip(FIGURES, values, strict=True)}
@@ -167,11 +168,6 @@ class Tally:
         parts = np.split(rows, ends[CHUNK - 1 :: CHUNK]), np.split(ends, range(CHUNK, len(ends), CHUNK))
         for part, last in zip(*parts, strict=False):
             yield _of_residents(side_by_side(part), last)
-
-
-def by_metric(counts: Array) -> dict[str, Whole]:
-    """Return counts of all metrics side by side as a histogram for each metric."""
-    return dict(zip(METRICS, np.split(counts.astype(np.int64), ENDS), strict=True))
 
 
 def tallied(days: Sequence[JSON], truth: GroundTruth) -> tuple[Array, Tally]:
@@ -236,10 +232,3 @@ def _by_bin(metric: str, rows: Rows) -> Rows:
 def side_by_side(rows: Rows) -> Rows:
     """Return the counts by bin of `Tally.rows`: residents x bins of all metrics."""
     return np.hstack([_by_bin(metric, rows) for metric in METRICS])
-
-
-def figures(truth: Mapping[str, Whole], totals: Array) -> Array:
-    """Return the score, then the divergences, of histograms side by side (R x bins)."""
-    parts = zip(METRICS, np.split(totals, ENDS, axis=1), strict=True)
-    found = np.stack([divergence(truth[metric], part) for metric, part in parts], axis=1)
-    return np.column_stack([1 - found.mean(axis=1), found])

@@ -3,7 +3,7 @@
 Source: docs/statistics.md, "Divergences". A divergence is no mean. Near the ground truth its first derivative goes to
 0, so the jackknife's variance counts what is of second order twice (Efron & Stein 1981), and the interval leans to one
 side by the curvature in the direction of the first derivative (DiCiccio & Efron 1992, c_q). Both are corrected here;
-`scoring/intervals.py` makes the interval. Bins of all metrics are next to each other: 120.
+`scoring/intervals.py` makes the interval. Bins of all metrics are next to each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.divergence import curvature, left_out
-from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, SEQUENCES, SIZES
+from harness.benchmarks.dailymobility.protocols import ENDS, LOCATIONS, METRICS, PROPORTIONS, SEQUENCES, SIZES
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import SHRINKAGE, Interval, Moments, interval, moments
 from harness.scoring.libraries import product
@@ -25,8 +25,6 @@ from harness.scoring.libraries import product
 FINAL = "final_score"
 FIGURES = (FINAL, *METRICS)
 
-ENDS = np.cumsum([SIZES[metric] for metric in METRICS])[:-1]
-"""Where the bins of each metric end."""
 COUNTS = {SEQUENCES: SLOTS, PROPORTIONS: len(INTENTIONS)}
 EACH = np.repeat([COUNTS.get(metric, 1) for metric in METRICS], [SIZES[metric] for metric in METRICS])
 """What a resident's counts in the bins of a metric sum to, for each bin."""

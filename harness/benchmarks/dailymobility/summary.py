@@ -28,9 +28,11 @@ from harness.benchmarks.dailymobility.protocols import (
     RADIUS,
     Numbers,
     Whole,
-    aligned_histograms,
+    aligned_counts,
+    by_metric,
+    figures,
 )
-from harness.benchmarks.dailymobility.scores import Tally, by_metric
+from harness.benchmarks.dailymobility.scores import Tally
 from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL
 from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
@@ -66,7 +68,7 @@ class DayScoring(Scoring):
 
     def figures(self, totals: Array) -> Array:
         assert self.truth is not None
-        return scores.figures(self.truth.histograms, totals)
+        return figures(self.truth.totals, totals)
 
     def condense(self, tally: Tally) -> Tally:
         return tally.condensed()
@@ -85,7 +87,7 @@ class DayScoring(Scoring):
         tally: Tally = scored.tally
         truth, counts, estimates = tally.truth, tally.counts, tally.estimates
         corrected = estimates[FINAL].corrected
-        histograms = {"ground_truth": truth.histograms, "scored": by_metric(tally.all_days)}
+        all_days, valid_days = (of.astype(np.int64) for of in (tally.all_days, tally.valid_days))
         return {
             "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
             "ci95_truth": {NAMES[name]: estimates[name].with_truth for name in FIGURES},
@@ -93,7 +95,10 @@ class DayScoring(Scoring):
             "per_slot": tally.per_slot.tolist(),
             "histograms": {
                 "reach_m": truth.support.reach,
-                **{side: {metric: _shares(of[metric]) for metric in METRICS} for side, of in histograms.items()},
+                **{
+                    side: {metric: _shares(part) for metric, part in by_metric(of).items()}
+                    for side, of in (("ground_truth", truth.totals), ("scored", all_days))
+                },
             },
             "day": {
                 side: [_shares(slot) for slot in of]
@@ -102,7 +107,7 @@ class DayScoring(Scoring):
             "ceiling": truth.ceiling(scored.users),
             "valid_days": {
                 "users": counts["valid"],
-                HEADLINE: aligned_histograms(truth.histograms, by_metric(tally.valid_days)).as_json(),
+                HEADLINE: aligned_counts(truth.totals, valid_days).as_json(),
             },
             "beside_truth": _beside_truth(tally, truth),
             "lists": None if tally.lists is None else f"generated_{scored.subset}.json",

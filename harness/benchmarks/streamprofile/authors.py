@@ -8,17 +8,21 @@ a failed user, who is not scored; the report has the figures with these users, t
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 
 import orjson
 
-from harness.benchmark import Task
+from harness.benchmark import VALID, Task
 from harness.errors import BadInput
 from harness.model import JSON, Where
 
 API_FAILURE, NO_JSON = "authors_api_failure", "authors_no_json"
 """Outcomes of steps."""
+_CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
+_NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
+"""What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
 OURS = ("crc", "task", "format")
 """What an earlier `reeval` added to a line, and this one adds again if it can score it."""
 TEXTS = ("reasoning", "persona_summary")
@@ -65,6 +69,17 @@ def _step(step: object, at: str, where: Where) -> JSON:
 def _text(value: object) -> str:
     """Return a text that pages show; no score depends on it. A value of another type becomes its JSON."""
     return value if type(value) is str else "" if value is None else orjson.dumps(value).decode()
+
+
+def outcome(saved: JSON) -> str:
+    """Return how a step ended: after an API failure, or a reply without JSON, the step predicted nothing, and its
+    reasoning is `Error: ...`."""
+    reasoning: str = saved["reasoning"]
+    if saved["prediction"] or not reasoning.startswith("Error:"):
+        return VALID
+    if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON
+        return API_FAILURE
+    return NO_JSON if _NO_JSON.search(reasoning) else API_FAILURE
 
 
 def is_partial(task: Task, record: JSON) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Records, Task, TaskFiles
+from harness.benchmark import About, Benchmark, Configuration, Imports, Records, Task, TaskFiles
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked
 from harness.benchmarks.streamprofile import authors, summary
@@ -35,10 +34,6 @@ PUBLISHED = (
     "F1^NS is the printed Overall, which is not the mean of the platforms. Only runs with the authors' prompt compare "
     "with it; best and second best are marked among the runs alone."
 )
-
-_CALL_FAILED = re.compile(r"Error: (?:Error code: \d|Connection|Request timed out)")
-_NO_JSON = re.compile(r"json|parse|decode|expecting|\(char \d+\)$|expected string or bytes", re.IGNORECASE)
-"""What Python's `json` says of a reply (each complaint of it ends in the place), and `re` of one without content."""
 
 
 class StepFiles(TaskFiles):
@@ -89,7 +84,7 @@ class Steps(Records):
                 measured = measure_step(truth, step, prediction)
                 again = {**saved, "prediction": prediction, "metrics": measured.values}
                 if from_authors:
-                    again |= {"ground_truth": truth.listed, "outcome": authors_outcome(saved), "repairs": ()}
+                    again |= {"ground_truth": truth.listed, "outcome": authors.outcome(saved), "repairs": ()}
                 again.pop("metrics_at_asked", None)
                 steps.append(again | _measured(step, measured))
         return {**data, "steps": steps}
@@ -169,7 +164,7 @@ class StreamProfile(Benchmark):
         return tuple(answers)
 
     async def _step(self, given: Given, step: GivenStep, persona: str, chat: Chat) -> Reading:
-        messages = self._prompt.messages(given.subset, given, step, persona)
+        messages = self._prompt.messages(given, step, persona)
         try:
             wanted = schema(step.pool, step.asked) if self.asking.wants_schema else None
             reading = await chat.read(messages, lambda completion: read(completion, step.pool), schema=wanted)
@@ -209,14 +204,3 @@ def _measured(step: GivenStep, measured: StepMetrics) -> JSON:
     if measured.at_asked is not None:
         found["metrics_at_asked"] = measured.at_asked
     return found
-
-
-def authors_outcome(saved: JSON) -> str:
-    """How a step of the authors' runner ended. That runner writes `Error: ...` as the reasoning of a step that
-    predicted nothing: after an API failure, or after a reply in which it found no JSON."""
-    reasoning: str = saved["reasoning"]
-    if saved["prediction"] or not reasoning.startswith("Error:"):
-        return VALID
-    if _CALL_FAILED.match(reasoning):  # whose message may well speak of JSON
-        return authors.API_FAILURE
-    return authors.NO_JSON if _NO_JSON.search(reasoning) else authors.API_FAILURE

@@ -44,8 +44,8 @@ class TemplatePrompt:
         self.source = self._template.source
         self.files = self._template.files
 
-    def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
-        platform = PLATFORMS[subset]
+    def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
+        platform = PLATFORMS[given.subset]
         return self._template.messages(
             {
                 "platform_name": platform.name,
@@ -73,8 +73,7 @@ class AuthorsPrompt:
         content = read_file(path)
         check_digest(path, content, digests)
         self.files: Mapping[str, bytes] = {kept_name(path): content}
-        self.path: Path | None = path
-        self._file = path
+        self.path = path
         self._builder = cache(_load_builder(path, content, neighbours=digests is None))
         inference = next(filter(Path.is_file, map(path.with_name, (INFERENCE, KEPT + INFERENCE))), None)
         system = system_message(inference) if inference else None
@@ -83,9 +82,9 @@ class AuthorsPrompt:
         self.source = f"{path.name.removeprefix(KEPT)} without {INFERENCE}" if system is None else AUTHORS
         self._system = Message("system", AUTHORS_SYSTEM if system is None else system)
 
-    def messages(self, subset: str, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
+    def messages(self, given: Given, step: GivenStep, persona: str) -> tuple[Message, ...]:
         try:
-            text = self._builder(subset).format_prompt(
+            text = self._builder(given.subset).format_prompt(
                 username=given.username,
                 bio=given.bio,
                 batch_n_posts=step.posts_text,
@@ -96,9 +95,9 @@ class AuthorsPrompt:
             )
         except Exception as error:  # the authors' code, not ours
             user = f"user {given.user_id}, step {step.step_id}"
-            raise BadInput(f"{self._file}: format_prompt failed for {user}: {described(error)}") from error
+            raise BadInput(f"{self.path}: format_prompt failed for {user}: {described(error)}") from error
         if type(text) is not str:
-            raise BadInput(f"{self._file}: format_prompt returned {type(text).__name__}, expected a string")
+            raise BadInput(f"{self.path}: format_prompt returned {type(text).__name__}, expected a string")
         return (self._system, Message("user", text))
 
 

@@ -110,9 +110,9 @@ def outstanding(files: RunFiles) -> list[Submission]:
 
 def _apply(line: _Line, found: dict[str, Submission]) -> None:
     if line.what == "intend":
-        rate, label = Rate(line.price, True), line.label
-        found[label] = Submission(
-            label, line.wave, line.requests, None, None, None, 0, True, line.sent, rate, line.reserved
+        rate, reserved = Rate(line.price, True), line.reserved
+        found[line.label] = Submission(
+            line.label, line.wave, line.requests, doubtful=True, sent=line.sent, rate=rate, reserved=reserved
         )
     elif (one := found.get(line.label)) is not None:
         one.file, one.batch = line.file or one.file, line.batch or one.batch

@@ -43,7 +43,6 @@ from harness.features.batches import GIVE_UP
 from harness.features.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
 from harness.features.batches.journal import NAME, BatchJournal, RequestKey, Submission, Wave
 from harness.model import JSON, Completion, Load, Reply
-from harness.store.run import RunStore
 from harness.ui.words import plural
 
 FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
@@ -134,7 +133,9 @@ class Waves:
         self._of_file = most
         self._room: Size | None = None
         """What the provider takes at once, once it has refused more."""
-        self._journals = {run: _journal(run.store) for run in lane.runs}
+        self._journals = {
+            run: BatchJournal(run.store.own_log(run.store.files.log(NAME)), run.store.now) for run in lane.runs
+        }
         self._numbers = count()
         self._asked: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
@@ -252,7 +253,7 @@ class Waves:
 
     def _next(self) -> list[_Request]:
         """Return what no batch has, by run; one file of it, once no batch is left, if the provider has no more room."""
-        wave = sorted(self._new.values(), key=self._place_of_run)
+        wave = sorted(self._new.values(), key=lambda asked: self._findings.runs.index(asked.user.run))
         if self._room is None:
             return wave
         if self._is_at_provider:
@@ -270,9 +271,6 @@ class Waves:
         for asked, amount in zip(wave, reserved, strict=False):
             asked.reserved = amount
         return list(wave[: len(reserved)])
-
-    def _place_of_run(self, asked: _Request) -> int:
-        return self._findings.runs.index(asked.user.run)
 
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
@@ -441,22 +439,22 @@ class Waves:
 
     def _settle(self, one: Submission, asked: _Request, data: JSON) -> None:
         """Save the reply in a line of results and hand it to its user, or else its error."""
-        caller, now = self._caller, self._clock()
+        caller, seconds = self._caller, self._clock() - asked.since
         caller.traffic.requests += 1
+        answer: Received | HarnessError
         try:
-            received = self._api.judged(data, asked.body)
+            answer = self._api.judged(data, asked.body)
         except HarnessError as error:
-            caller.allowance.took(one.label, asked.reserved, asked.size, error)
-            return self._answer(asked, error)
-        caller.allowance.took(one.label, asked.reserved, asked.size, received)
-        seconds = now - asked.since
-        reply = Reply(received.completion, seconds, asked.tries, received.endpoint, sent=asked.size)
-        asked.user.keep(asked.of, reply)
-        caller.latency.add(seconds)
-        caller.traffic.successes += 1
-        caller.traffic.prompt_tokens += received.completion.prompt_tokens or 0
-        caller.traffic.completion_tokens += received.completion.completion_tokens or 0
-        return self._answer(asked, received)
+            answer = error
+        caller.allowance.took(one.label, asked.reserved, asked.size, answer)
+        if isinstance(answer, Received):
+            completion = answer.completion
+            asked.user.keep(asked.of, Reply(completion, seconds, asked.tries, answer.endpoint, sent=asked.size))
+            caller.latency.add(seconds)
+            caller.traffic.successes += 1
+            caller.traffic.prompt_tokens += completion.prompt_tokens or 0
+            caller.traffic.completion_tokens += completion.completion_tokens or 0
+        self._answer(asked, answer)
 
     def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
         future = asked.future
@@ -557,10 +555,6 @@ class Waves:
         if self._answered or not fault.unreachable:
             return limits.max_outage
         return max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
-
-
-def _journal(store: RunStore) -> BatchJournal:
-    return BatchJournal(store.own_log(store.files.log(NAME)), store.now)
 
 
 def _whole(part: Sequence[_Request]) -> Reserved | None:

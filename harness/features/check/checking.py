@@ -153,11 +153,8 @@ def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Re
         found, waived = list[str](), subject.benchmark.about.waived.get(name)
         try:
             found += islice(check(subject), FEW)
-        except HarnessError as error:
-            found.append(str(error))
-            waived = None
         except Exception as error:  # the author's code where nothing guards it, or an assumption of a check
-            found.append(described(error))
+            found.append(str(error) if isinstance(error, HarnessError) else described(error))
             waived = None
         earlier = {one: place for one in found for text, place in seen.items() if text in one}
         new = [one for one in found if one not in earlier]

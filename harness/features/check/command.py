@@ -13,7 +13,7 @@ import orjson
 
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
-from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput
@@ -76,12 +76,8 @@ def _verdict(one: Result) -> str:
 
 def _replies(path: Path) -> list[str]:
     """Return the reply of each line: the text of a JSON string, and any other JSON as it is written."""
-    try:
-        lines = content(path, DOCUMENT_MOST).splitlines()
-    except OSError as error:
-        raise BadInput(f"cannot read the replies {path}: {error}") from None
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(input_file(path, "the replies ", DOCUMENT_MOST).splitlines(), 1):
         if line.strip():
             try:
                 reply = orjson.loads(line)

@@ -2,7 +2,7 @@
 
 One user is played of each stratum of chain lengths, so short and long chains have their share among them. What these
 users needed is extrapolated by steps. Prompts are extrapolated by the bytes of users' requests (`rehearsal.py`). Both
-have intervals (`features/estimate/prediction.py`), and the time has bounds (`forecast.py`).
+have intervals, and the time has bounds (`prediction.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from harness.engine.accounts import group, tuning_of
 from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
-from harness.features.estimate import forecast
-from harness.features.estimate.forecast import Pace, parallel
-from harness.features.estimate.prediction import Array, Range, together, total
+from harness.features.estimate.prediction import NOTHING, Array, Range, draws, parallel, time_left, together, total
 from harness.features.preview.rehearsal import rehearsed
 from harness.model import RunUsage
 from harness.store import log
@@ -88,13 +86,13 @@ class Sample:
         left = of_prompts * self.left_prompts + of_steps * self.left
         return self._total(sizes, left, lambda usage: float(cost_of(usage, price).amount or 0))
 
-    @property
-    def pace(self) -> Pace:
-        return Pace(self.seconds, self.steps, self.left)
+    def drawn_seconds(self, rng: np.random.Generator) -> Iterator[Array]:
+        """Yield draws of the seconds that the replies of each user who is left will take."""
+        return draws(self.steps, np.array([one.sum() for one in self.seconds]), self.left, rng)
 
     def _total(self, sizes: Array, left: Array, of: Callable[[RunUsage], float], *, counted: bool = False) -> Range:
         if not len(left):
-            return Range(0.0, 0.0, 0.0)
+            return NOTHING
         return total(
             sizes, np.array([of(usage) for usage in self.usage], np.float64), left, _rng(self.run), counted=counted
         )
@@ -155,8 +153,6 @@ def sample_of(run: Run) -> Sample:
     answered = [position for position in played if seconds[position]]
     steps, remaining, left = run.index.steps.astype(np.float64), run.remaining, run.steps_left().astype(np.float64)
     prompts = _prompts(run, [*answered, *remaining.tolist()])
-    if prompts is None:
-        prompts = steps
     return Sample(
         run,
         steps[answered],
@@ -169,8 +165,8 @@ def sample_of(run: Run) -> Sample:
     )
 
 
-def _prompts(run: Run, positions: Sequence[int]) -> Array | None:
-    """Return the bytes of users' prompts if a baseline plays them, by position; None where that takes too long."""
+def _prompts(run: Run, positions: Sequence[int]) -> Array:
+    """Return the bytes of users' prompts if a baseline plays them, by position; steps where that takes too long."""
     benchmark, began = run.benchmark, time.monotonic()
     sizes, of_user = np.ones(len(run.index)), dict[int, int]()
     kept = benchmark.warnings, benchmark.logged
@@ -182,7 +178,7 @@ def _prompts(run: Run, positions: Sequence[int]) -> Array | None:
                 of_user[user] = rehearsed(benchmark, run.sampling, run.task(position), 1, loop).size
             sizes[position] = of_user.get(user, 0)
     benchmark.warnings, benchmark.logged = kept
-    return sizes if sizes.all() else None
+    return sizes if sizes.all() else run.index.steps.astype(np.float64)
 
 
 def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float) -> list[Estimate] | None:
@@ -200,9 +196,7 @@ def estimates(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]], gone: float)
 def _estimate(samples: Sequence[Sample], seconds: Range, gone: float, seen: float, most: int) -> Estimate:
     runs = [sample.run for sample in samples]
     costs = [run.store.bill.cost(run.manifest.prices, run.sampling.most_completion) for run in runs]
-    requests, into, out = (
-        float(sum(of)) for of in zip(*[(cost.requests, *cost.tokens) for cost in costs], strict=True)
-    )
+    requests, into, out = np.array([(cost.requests, *cost.tokens) for cost in costs], np.float64).sum(axis=0).tolist()
     price = runs[0].price
     paid = float(sum([cost.amount or 0 for cost in costs])) if price else into + out
     return Estimate(
@@ -232,17 +226,12 @@ def _seconds(plans: Sequence[tuple[Plan, Lane, Sequence[Sample]]]) -> tuple[Rang
     for sample in samples:
         sample.run.manifest.times["parallel"] = round(seen, 3)
     tokens = together([one for sample in left for one in (sample.prompt_tokens, sample.completion_tokens)])
-    tries = together([_times(sample.requests, sample.tries) for sample in left])
-    rated = [_times(of, 60 / rate) for of, rate in ((tries, tuning.rpm), (tokens, tuning.tpm)) if rate]
-    longest = Range(*(max([0.0, *of]) for of in zip(*rated, strict=True))) if rated else Range(0.0, 0.0, 0.0)
-    if not left:
-        return Range(0.0, 0.0, 0.0), seen, tuning.most
-    found = forecast.seconds([sample.pace for sample in left], seen, tuning.most, longest, _rng(left[0].run))
+    tries = together([sample.requests.times(sample.tries) for sample in left])
+    rated = [of.times(60 / rate) for of, rate in ((tries, tuning.rpm), (tokens, tuning.tpm)) if rate]
+    longest = Range(*map(max, zip(NOTHING, *rated, strict=True)))
+    rng = _rng((left or samples)[0].run)
+    found = time_left([sample.drawn_seconds(rng) for sample in left], seen, tuning.most, longest)
     return found, seen, tuning.most
-
-
-def _times(of: Range, factor: float) -> Range:
-    return Range(*(factor * number for number in of))
 
 
 def lines(name: str, of: Estimate) -> Iterator[str]:

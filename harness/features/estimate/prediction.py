@@ -8,12 +8,16 @@ Sampling Techniques, 3rd edition, chapter 6; Royall and Cumberland 1978.
 
 Where a few users take most, a sample rarely has one of them. So the upper bound is at least that of totals drawn with a
 Pareto tail, whose exponent is that of the largest quarter of the ratios seen (Hill 1975), as uncertain as it is.
+
+The time has bounds in closed form, since it is unknown how fast an endpoint answers with more requests in flight than
+so far. The shortest time assumes the same seconds per reply with all requests in flight. The longest time assumes no
+more replies per second than were measured. Both are the same if the first users filled all slots.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +39,10 @@ HEAVIEST = 0.95
 """Largest inverse exponent: with 1 there would be no mean."""
 DRAWN = 5_000
 """Users left of whom totals are drawn; of more, these stand for all."""
+MOST_IN_PLAY = 0.1, 0.6
+"""Between these shares of the replies nearly all of the first users are in play. Later only long chains are."""
+OVERLAP = 0.25
+"""Share of the shorter of work and longest chain that is added to the longer: a long chain may start late."""
 
 Array = NDArray[np.float64]
 
@@ -46,6 +54,12 @@ class Range(NamedTuple):
     low: float
     high: float
 
+    def times(self, factor: float) -> Range:
+        return Range(*(factor * number for number in self))
+
+
+NOTHING = Range(0.0, 0.0, 0.0)
+
 
 def total(sizes: Array, values: Array, left: Array, rng: np.random.Generator, *, counted: bool = False) -> Range:
     """Return what users of the sizes `left` take, as those of `sizes` did who took `values`; at least two of these.
@@ -56,7 +70,7 @@ def total(sizes: Array, values: Array, left: Array, rng: np.random.Generator, *,
     seen, whole = float(sizes.sum()), float(left.sum())
     ratio = float(values.sum()) / seen
     if not whole or not ratio:
-        return Range(0.0, 0.0, 0.0)
+        return NOTHING
     errors = (values - ratio * sizes) / (1.0 - sizes / seen)  # what is left of a user who pulls the ratio to itself
     spread = float((errors**2).sum()) / (len(sizes) - 1) / float(sizes.mean())
     if counted:
@@ -94,6 +108,36 @@ def together(ranges: Iterable[Range], known: float = 0.0) -> Range:
     below = sum((one.value - one.low) ** 2 for one in found) ** 0.5
     above = sum((one.high - one.value) ** 2 for one in found) ** 0.5
     return Range(known + value, known + max(0.0, value - below), known + value + above)
+
+
+def parallel(times: Sequence[float], mean: float) -> float:
+    """Return how many requests the endpoint answers at once: its replies a second times the `mean` seconds of one.
+
+    `times` are the moments of the first users' replies. Only the span in which most of these users were in play counts.
+    """
+    if len(times) < 2:
+        return 0.0
+    first, last = np.quantile(np.sort(times), MOST_IN_PLAY)
+    share = MOST_IN_PLAY[1] - MOST_IN_PLAY[0]
+    return mean * share * len(times) / max(1e-9, float(last - first))
+
+
+def time_left(drawn: Iterable[Iterable[Array]], seen: float, most: float, rated: Range) -> Range:
+    """Return the seconds that the remaining users need, from `draws` of the seconds of each, by run.
+
+    At least `seen` and at most `most` requests are in flight. The rate limits alone need the seconds `rated`. The value
+    is the geometric mean of the bounds.
+    """
+    work, chain = np.zeros(1), np.zeros(1)
+    for of_run in drawn:
+        sums = [(taken.sum(), taken.max()) for taken in of_run]
+        work = work + np.array([whole for whole, _ in sums])
+        chain = np.maximum(chain, np.array([longest for _, longest in sums]))
+    fast = np.maximum(np.maximum(work / most, chain), rated.low)
+    shared = np.maximum(work / seen, rated.high)
+    slow = np.maximum(shared, chain) + OVERLAP * np.minimum(shared, chain)
+    low, high = float(np.quantile(fast, BEYOND)), float(np.quantile(slow, 1 - BEYOND))
+    return Range((low * high) ** 0.5, low, high)
 
 
 def _quantile(sizes: Array) -> float:

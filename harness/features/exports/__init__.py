@@ -31,6 +31,6 @@ FEATURE = Feature(
         )
     },
     options={Track: PLAYING},
-    extension="harness.features.exports.track:Track",
+    extension="harness.features.exports.trackers:Track",
     functions={"export": "harness.features.exports.command:export"},
 )

@@ -59,14 +59,14 @@ def execute(args: Options) -> int:
         if out or args.rows:
             raise BadInput(f"--out and --rows are for files: --format {form} sends the folders of runs")
         trackers.check(form)
-        return max(code, selection.each(found, lambda run: tell(trackers.sent(run, form)), lambda run: run.label)[1])
+        return max(code, selection.each(found, lambda run: trackers.send(run, form), lambda run: run.label)[1])
     if ending not in (None, form):
         raise BadInput(f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}")
     if form == INSPECT and args.rows:
         raise BadInput("--rows is for tables: a log of --format inspect has a sample a user")
+    formats.check(form)
     if out and ending:
         return max(code, _together(found, out, form, args))
-    formats.check(form)
     return max(code, selection.each(found, lambda run: _apart(run, out, form, args), lambda run: run.label)[1])
 
 
@@ -75,8 +75,8 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
     Outputs.of(args).check(path)
+    atomic.make_folder(path.parent)
     if form != INSPECT:
-        atomic.make_folder(path.parent)
         count = formats.write(path, form, (row for run in found for row in _rows(run, args)), Outputs.of(args))
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
@@ -105,7 +105,6 @@ def _rows(run: SavedRun, args: Options) -> Iterator[JSON]:
 
 def _log(run: SavedRun, path: Path, args: Options) -> None:
     report = run.files.report("json")
-    atomic.make_folder(path.parent)
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         of = loaded(report) if report.exists() else None
         count = inspect_log.write(path, run, played, of, Outputs.of(args))

@@ -48,9 +48,7 @@ class Spool:
 
 
 def write(path: Path, form: str, rows: Iterable[JSON], outputs: Outputs) -> int:
-    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` as `check` does,
-    and for a file that stays."""
-    check(form)
+    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` for a file that stays."""
     writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
     with outputs.opened(path) as whole, TemporaryFile() as file:
         spool = Spool(file, {})

@@ -1,4 +1,4 @@
-"""Saved runs in a tracker of experiments: an entry for each run and subset.
+"""Saved runs in a tracker of experiments (`export`, `--track`): an entry for each run and subset.
 
 Everything comes from the run's folder. Server, project, key and offline mode are the library's own affair: its own
 variables and its files in the user's home decide, and nothing here reads them. Its files in the current folder, which
@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,9 +25,15 @@ import orjson
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report, loaded
+from harness.config.plan import Plan
+from harness.defaults import RESULTS_FOLDER
+from harness.engine.extension import Extension
 from harness.errors import BadInput, EndpointStopped, HarnessError, to_install
 from harness.feature import own_logs
 from harness.model import JSON
+from harness.store.manifest import COMPLETE, INCOMPLETE, load
+from harness.store.run import RunFiles
+from harness.ui.streams import tell
 
 T = TypeVar("T")
 Scalar = bool | int | float | str
@@ -46,26 +53,22 @@ class Entry:
     id: str
     run: str
     subset: str
+    label: str
     config: Mapping[str, Scalar]
     facts: Mapping[str, Scalar]
     summary: Mapping[str, float | None]
     files: tuple[Path, ...]
-
-    @property
-    def label(self) -> str:
-        return f"{self.run}, {self.subset}"
 
 
 WORKSPACE = Path("wandb", "settings"), Path(".wandb", "settings")
 """Of W&B, in the current folder; they override those in the user's home, and no argument leaves them out."""
 
 
-def check(tracker: str | None) -> None:
+def check(tracker: str) -> None:
     """Raise `BadInput` if the library of a tracker cannot be imported, or would let the current folder decide where a
     run and the key are sent."""
     try:
-        if tracker:
-            _ = import_module(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
+        _ = import_module(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
     except (ImportError, AttributeError):
         raise BadInput(f"{tracker} is not installed here: {to_install(f'behavior-harness[{tracker}]')}") from None
     if tracker == "wandb" and (found := next(filter(os.path.lexists, WORKSPACE), None)):
@@ -75,22 +78,18 @@ def check(tracker: str | None) -> None:
         )
 
 
-def sent(run: SavedRun, tracker: str) -> str:
-    """Send a run to a tracker; return a line that says where it is. Raise errors as `send` does."""
-    return f"{run.label}: {tracker}: {send(run, tracker)}"
-
-
-def send(run: SavedRun, tracker: str) -> str:
-    """Send a run to a tracker; return where it is. Raise `BadInput` without a report, `EndpointStopped` for a tracker
+def send(run: SavedRun, tracker: str) -> None:
+    """Send a run to a tracker, and say where it is. Raise `BadInput` without a report, `EndpointStopped` for a tracker
     that fails, whatever it is: the folder has everything, so it can be sent again."""
     made = entry(run)
     try:
-        return SENDERS[tracker](made)
+        where = SENDERS[tracker](made)
     except HarnessError:
         raise
     except Exception as error:  # other people's code
         words = re.sub(r"//[^/\s]*@", "//", " ".join(str(error).split()))
         raise EndpointStopped(f"{tracker} has not taken it: {type(error).__name__}: {words[:LONGEST]}") from None
+    tell(f"{run.label}: {tracker}: {where}")
 
 
 def entry(run: SavedRun) -> Entry:
@@ -111,6 +110,7 @@ def entry(run: SavedRun) -> Entry:
         id=sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()[:22],
         run=run.name,
         subset=run.files.subset,
+        label=run.label,
         config=dict(_flat({"run": run.name, "subset": run.files.subset, **manifest.identity})),
         facts=dict(_flat(facts)),
         summary=_summary(loaded(report)),
@@ -241,3 +241,37 @@ def _allowed(values: Mapping[str, T]) -> dict[str, T]:
 
 
 SENDERS: dict[str, Callable[[Entry], str]] = {"wandb": _wandb, "mlflow": _mlflow}
+
+
+class Track(Extension):
+    """Sends the runs of a session once they have ended."""
+
+    def __init__(self, args: Any) -> None:
+        self._tracker: str = args.track
+        self.resume_words = ["--track", self._tracker]
+        check(self._tracker)
+
+    def ended(self, plans: Sequence[Plan]) -> None:
+        """Send what has ended. A run that fails is a warning, and the last one tried: it may have taken minutes. All
+        runs are saved, also if the user interrupts it."""
+        try:
+            for plan in plans:
+                for run in _ended(plan):
+                    send(run, self._tracker)
+        except HarnessError as error:
+            self._tell_how_to_send(plans, str(error))
+        except KeyboardInterrupt:
+            self._tell_how_to_send(plans, f"not all is sent to {self._tracker}")
+            raise
+
+    def _tell_how_to_send(self, plans: Sequence[Plan], why: str) -> None:
+        names, results = [plan.name for plan in plans], plans[0].results
+        again = ["harness", "export", *names, "--format", self._tracker]
+        again += [] if results == RESULTS_FOLDER else ["--results-dir", str(results)]
+        tell(f"{', '.join(names)}: {why}; all is saved, and this sends it later: {shlex.join(again)}")
+
+
+def _ended(plan: Plan) -> Iterator[SavedRun]:
+    for files in (RunFiles(plan.folder, subset) for subset in plan.tasks):
+        if (manifest := load(files.manifest)) and manifest.state in (COMPLETE, INCOMPLETE):
+            yield SavedRun(files, manifest)

@@ -32,5 +32,5 @@ FEATURE = _Fetch(
     "fetch",
     commands={"fetch": Command("harness.features.fetch.command", "download a benchmark's tasks")},
     options={Fetch: ("run",)},
-    extension="harness.features.fetch.data_set:DataSet",
+    extension="harness.features.fetch.command:DataSet",
 )

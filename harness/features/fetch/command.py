@@ -1,4 +1,4 @@
-"""`fetch`: download a benchmark's tasks from the data set that it declares."""
+"""`fetch`, `run --fetch`: download a benchmark's tasks from the data set that it declares, and note that in runs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.config import options
+from harness.config.plan import Plan
+from harness.engine.extension import Extension
 from harness.errors import BadInput, to_install
+from harness.features.fetch.fetched import load
 from harness.option import option
+from harness.store.manifest import Manifest
 from harness.ui.console import SharedConsole, console
 
 
@@ -39,6 +43,23 @@ def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     fetch(cls, options.subsets(cls, args.platform), args.tasks_dir, console(), args.revision)
     return 0
+
+
+class DataSet(Extension):
+    def __init__(self, args: Any) -> None:
+        self._fetches: bool = getattr(args, "fetch", False)  # `resume` needs the tasks of before
+        self._no_color = args.no_color
+
+    def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
+        if self._fetches:
+            fetch(cls, subsets, folder, console(no_color=self._no_color))
+
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        digest = manifest.tasks["sha256"]
+        if source := load(plan.benchmark.folder).source(digest):
+            manifest.provenance["data_set"] = {"name": source.data_set, "commit": source.commit}
+        elif old and old.tasks["sha256"] == digest and (known := old.provenance.get("data_set")):
+            manifest.provenance["data_set"] = known
 
 
 def fetch(

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from glob import escape
 from hashlib import sha1, sha256
+from itertools import takewhile
+from operator import eq
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -110,10 +112,11 @@ def _files(cls: type[Benchmark], subsets: Sequence[str], folder: Path, snapshot:
 def _remote(snapshot: Snapshot, name: str) -> RemoteFile:
     """Return the file of a data set that is meant by a name below the tasks folder: the one whose path ends most like
     it, and of several the one that lies highest. Raise `BadInput` if there is none, or more than one."""
-    ranked: dict[tuple[int, int], list[RemoteFile]] = {}
+    wanted, ranked = PurePosixPath(name).parts[::-1], dict[tuple[int, int], list[RemoteFile]]()
     for path, file in snapshot.files.items():
-        if common := _common_end(path, name):
-            ranked.setdefault((common, -len(PurePosixPath(path).parts)), []).append(file)
+        parts = PurePosixPath(path).parts[::-1]
+        if common := len(list(takewhile(bool, map(eq, parts, wanted)))):  # parts that both end in
+            ranked.setdefault((common, -len(parts)), []).append(file)
     best = ranked[max(ranked)] if ranked else []
     where = f"the data set {snapshot.repository} at commit {snapshot.commit}"
     if not best:
@@ -121,13 +124,6 @@ def _remote(snapshot: Snapshot, name: str) -> RemoteFile:
     if len(best) > 1:
         raise BadInput(f"{where} has more than one {name}: {', '.join(sorted(file.path for file in best))}")
     return best[0]
-
-
-def _common_end(path: str, name: str) -> int:
-    """Return how many parts two paths have in common, counted from their ends."""
-    both = zip(reversed(PurePosixPath(path).parts), reversed(PurePosixPath(name).parts), strict=False)
-    same = [a == b for a, b in both]
-    return same.index(False) if False in same else len(same)
 
 
 def _refuse_others(differing: Mapping[_File, Digests], snapshot: Snapshot, record: Fetched) -> None:

@@ -68,55 +68,27 @@ class Digests:
     blob: str
 
 
-class _Lfs(msgspec.Struct, frozen=True):
-    sha256: Sha256
-
-
-class RemoteFile(msgspec.Struct, frozen=True):
-    """A file of a data set; its size in bytes. Large files are in LFS: then `blob` is that of a pointer to them."""
-
-    path: str = msgspec.field(name="rfilename")
-    size: Annotated[int, Meta(ge=0)]
-    blob: Sha1 = msgspec.field(name="blobId")
-    lfs: _Lfs | None = None
-
-    def has(self, found: Digests) -> bool:
-        """Return whether a file with these digests is this one."""
-        return found.sha256 == self.lfs.sha256 if self.lfs else found.blob == self.blob
-
-
-class _Info(msgspec.Struct, frozen=True):
-    sha: Sha1
-    siblings: list[RemoteFile]
-
-
 class _Commit(msgspec.Struct, frozen=True):
-    """What a mirror answers that ignores `blobs=true`: names alone, without sizes and digests."""
-
     sha: Sha1
-    siblings: list[_Named]
 
 
-class _Named(msgspec.Struct, frozen=True):
-    rfilename: str
-
-
-class _TreeLfs(msgspec.Struct, frozen=True):
+class _Lfs(msgspec.Struct, frozen=True):
     oid: Sha256
 
 
-class _TreeEntry(msgspec.Struct, frozen=True):
-    """An entry of a tree's listing; only files have a size and a blob."""
+class RemoteFile(msgspec.Struct, frozen=True):
+    """A file of a data set, or a folder; its size in bytes. Large files are in LFS: then `blob` is that of a pointer to
+    them."""
 
-    type: str
     path: str
-    oid: Sha1
+    blob: Sha1 = msgspec.field(name="oid")
     size: Annotated[int, Meta(ge=0)] = 0
-    lfs: _TreeLfs | None = None
+    lfs: _Lfs | None = None
+    type: str = "file"
 
-    @property
-    def file(self) -> RemoteFile:
-        return RemoteFile(self.path, self.size, self.oid, _Lfs(self.lfs.oid) if self.lfs else None)
+    def has(self, found: Digests) -> bool:
+        """Return whether a file with these digests is this one."""
+        return found.sha256 == self.lfs.oid if self.lfs else found.blob == self.blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,23 +190,19 @@ class Hub:
 
     def snapshot(self, repository: str, revision: str) -> Snapshot:
         """Return what a data set holds at a branch, tag or commit."""
-        url = f"{self._url}/api/datasets/{repository}/revision/{quote(revision, safe='')}?blobs=true"
+        url = f"{self._url}/api/datasets/{repository}/revision/{quote(revision, safe='')}"
         with self._reported(repository, revision), _Pace(self._timeout) as pace:
             whole, _ = self._tries(pace)(self._listing, url, pace)
-            try:
-                found = msgspec.json.decode(whole, type=_Info)
-                commit, files = found.sha, found.siblings
-            except msgspec.ValidationError:
-                commit = msgspec.json.decode(whole, type=_Commit).sha
-                files = list(self._tree(repository, commit, pace))
-        return Snapshot(repository, commit, {file.path: file for file in files})
+            commit = msgspec.json.decode(whole, type=_Commit).sha
+            files = {file.path: file for file in self._tree(repository, commit, pace)}
+        return Snapshot(repository, commit, files)
 
     def _tree(self, repository: str, commit: str, pace: _Pace) -> Iterator[RemoteFile]:
         """Yield the files of a commit by the listing of its tree, page by page."""
         url, cursor = f"{self._url}/api/datasets/{repository}/tree/{commit}?recursive=true", ""
         for _ in range(MOST_PAGES):
             page, cursor = self._tries(pace)(self._listing, f"{url}{cursor and f'&cursor={quote(cursor)}'}", pace)
-            yield from [one.file for one in msgspec.json.decode(page, type=list[_TreeEntry]) if one.type == "file"]
+            yield from [one for one in msgspec.json.decode(page, type=list[RemoteFile]) if one.type == "file"]
             if not cursor:
                 return
         raise _OutOfBounds(f"sent a listing of more than {MOST_PAGES} pages")

@@ -57,38 +57,28 @@ def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None
     yield from replies.findings()
 
 
-class LinesCheck:
-    """The checks of one run without its tasks; nothing is changed. `records` counts the users that have any."""
+def without_tasks(run: SavedRun, beat: Beat) -> tuple[int, list[str]]:
+    """Return how many users of a run have a record, and what is wrong with the run without its tasks.
 
-    def __init__(self, run: SavedRun, beat: Beat) -> None:
-        self.records = 0
-        self._run = run
-        self._beat = beat
-
-    def findings(self) -> Iterator[str]:
-        files, manifest = self._run.files, self._run.manifest
-        if manifest.subset != files.subset:
-            yield f"{files.manifest.name} is of {manifest.subset}"
-        replies = Replies(files.responses, lambda data: None, self._beat)
-        yield from logs(self._run, replies, self._beat, lambda data: None)
-        yield from self._results()
-        counted = manifest.counts.get("done")
-        if manifest.state == COMPLETE and counted != self.records:
-            yield f"{files.manifest.name}: counts.done is {counted}, and there are {self.records}"
-
-    def _results(self) -> Iterator[str]:
-        """Check the results. A user whose task has changed has a record of each version until the run ends."""
-        whole, seen = hashlib.sha256(), set[tuple[str, ...]]()
-        for at, _, line, data in opened(self._run.files.results, self._beat):
-            whole.update(line.text + b"\n")
-            if data is None:
-                yield f"{at}: {TORN}"
-            elif (made := tuple(str(data.get(name)) for name in ("user_id", "task", "repeat"))) in seen:
-                yield f"{at}: user {made[0]} has a duplicate record"
-            else:
-                seen.add(made)
-        self.records = len({user for user, *_ in seen})
-        yield from unlike_manifest(self._run, whole.hexdigest())
+    A user whose task has changed has a record of each version until the run ends.
+    """
+    files, manifest = run.files, run.manifest
+    findings = [f"{files.manifest.name} is of {manifest.subset}"] if manifest.subset != files.subset else []
+    findings += logs(run, Replies(files.responses, lambda data: None, beat), beat, lambda data: None)
+    whole, seen = hashlib.sha256(), set[tuple[str, ...]]()
+    for at, _, line, data in opened(files.results, beat):
+        whole.update(line.text + b"\n")
+        if data is None:
+            findings.append(f"{at}: {TORN}")
+        elif (made := tuple(str(data.get(name)) for name in ("user_id", "task", "repeat"))) in seen:
+            findings.append(f"{at}: user {made[0]} has a duplicate record")
+        else:
+            seen.add(made)
+    findings += unlike_manifest(run, whole.hexdigest())
+    counted, records = manifest.counts.get("done"), len({user for user, *_ in seen})
+    if manifest.state == COMPLETE and counted != records:
+        findings.append(f"{files.manifest.name}: counts.done is {counted}, and there are {records}")
+    return records, findings
 
 
 def imported(of: Foreign, beat: Beat) -> tuple[int, list[str]]:

@@ -47,8 +47,7 @@ def _proofs(args: Options) -> tuple[list[JSON], int]:
     theirs, unnamed = selection.find_imported(args)
     if not found and not theirs:
         raise selection.nothing_found(args)
-    chosen = proving.VerifyOptions(args.results_dir, args.tasks_dir, args.without_tasks)
-    made, failed = selection.each(found, lambda run: _prove_free(run, chosen), lambda run: run.label)
+    made, failed = selection.each(found, lambda run: _prove_free(run, args), lambda run: run.label)
     others, unread = selection.each(theirs, proving.imported, lambda of: of.label)
     proofs = [*(proof for proof in made if proof is not None), *others]
     unchecked = InUse.exit_code if made and not proofs else 0
@@ -77,10 +76,10 @@ def verify(  # noqa: PLR0913
     return [{**proof} for proof in proofs]
 
 
-def _prove_free(run: SavedRun, chosen: proving.VerifyOptions) -> JSON | None:
+def _prove_free(run: SavedRun, args: Options) -> JSON | None:
     """Check a run; pass over one in use with a line, and return None."""
     try:
-        return proving.prove(run, chosen)
+        return proving.prove(run, args.results_dir, args.tasks_dir, args.without_tasks)
     except InUse as error:
         streams.tell(f"{run.label}: not checked: {error}")
         return None

@@ -7,20 +7,21 @@ import errno
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
+from harness.benchmarks.records import ODD_SHAPE
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
 from harness.errors import BadInput, InUse, MachineError
 from harness.feature import Foreign
+from harness.features.plays.replies import Beat
 from harness.features.verify import checksums, proof, replayed
 from harness.model import JSON
-from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
 from harness.store.manifest import Selection, load
 from harness.store.tasks import TaskIndex
@@ -30,19 +31,13 @@ NOT_WRITABLE = "cannot be written"
 READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """How runs are checked. `tasks` is a folder, None for each run's own; `without_tasks` checks the lines alone."""
+def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool) -> JSON:
+    """Check a run; return what was checked, with a sentence per finding.
 
-    results: Path
-    tasks: Path | None
-    without_tasks: bool
-
-
-def prove(run: SavedRun, chosen: VerifyOptions) -> JSON:
-    """Check a run; return what was checked, with a sentence per finding."""
+    `folder` is that of the tasks, None for the run's own; `without_tasks` checks the lines alone.
+    """
     try:
-        tasks = None if chosen.without_tasks else run.tasks(chosen.tasks)
+        tasks = None if without_tasks else run.tasks(folder)
     except BadInput as error:
         raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
     with _locked(run) as beat:
@@ -51,11 +46,10 @@ def prove(run: SavedRun, chosen: VerifyOptions) -> JSON:
             raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
         if tasks is not None:
-            made = _whole(now, tasks, chosen, beat)
+            made = _whole(now, tasks, folder, results, beat)
         else:
-            check = checksums.LinesCheck(now, beat)
-            findings = list(check.findings())
-            made = {"users": None, "records": check.records, "findings": findings, "notes": [checksums.ALONE]}
+            records, findings = checksums.without_tasks(now, beat)
+            made = {"users": None, "records": records, "findings": findings, "notes": [checksums.ALONE]}
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
@@ -70,13 +64,13 @@ def imported(of: Foreign) -> JSON:
     return {**about, "state": "scored", "records": records, "findings": findings, "notes": notes}
 
 
-def _whole(run: SavedRun, tasks: Path, chosen: VerifyOptions, beat: Callable[[], None]) -> JSON:
+def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
     manifest = run.manifest
     try:
-        benchmark, unplayed = replayed.benchmark_of(run, chosen.tasks)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        benchmark, unplayed = replayed.benchmark_of(run, folder)
+    except ODD_SHAPE as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
-    opened = _index(benchmark, run.files.subset, tasks, chosen.results, manifest.selection)
+    opened = _index(benchmark, run.files.subset, tasks, results, manifest.selection)
     with closing(opened) as index, asyncio.Runner() as loop:
         player = replayed.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = proof.Check(run, benchmark, index, player, beat)
@@ -87,13 +81,22 @@ def _whole(run: SavedRun, tasks: Path, chosen: VerifyOptions, beat: Callable[[],
 
 
 @contextmanager
-def _locked(run: SavedRun | Foreign) -> Iterator[Callable[[], None]]:
+def _locked(run: SavedRun | Foreign) -> Iterator[Beat]:
     """Lock a run and yield a function to call now and then, which keeps the lock.
 
-    A folder that is read-only, another user's or a link is read without a lock, with a message.
+    A folder that is read-only, another user's or a link is read without a lock, with a message. Raise `InUse` if
+    another process holds it.
     """
-    lock, why = _lock(run.files)
+    lock, why = None, _untouchable(run.files.folder)
+    try:
+        lock = None if why else RunLock(run.files.lock, time.time)
+    except MachineError as error:
+        if not _is_read_only(error):
+            raise
+        why = NOT_WRITABLE
     if lock is None:
+        if held(run.files.lock, time.time):
+            raise InUse(f"{run.files.folder} is in use by another process: wait for it, or end it and try again")
         streams.tell(f"{run.name}, {run.files.subset}: read without a lock: the folder {why}")
         yield lambda: None
         return
@@ -101,20 +104,6 @@ def _locked(run: SavedRun | Foreign) -> Iterator[Callable[[], None]]:
         yield lock.beat
     finally:
         lock.release()
-
-
-def _lock(files: RunFiles) -> tuple[RunLock | None, str]:
-    """Return a run's lock, or why it cannot be locked. Raise `InUse` if another process holds it."""
-    if why := _untouchable(files.folder):
-        if held(files.lock, time.time):
-            raise InUse(f"{files.folder} is in use by another process: wait for it, or end it and try again")
-        return None, why
-    try:
-        return RunLock(files.lock, time.time), ""
-    except MachineError as error:
-        if not _is_read_only(error) or held(files.lock, time.time):
-            raise
-        return None, NOT_WRITABLE
 
 
 def _untouchable(folder: Path) -> str:

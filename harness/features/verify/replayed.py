@@ -14,6 +14,7 @@ import orjson
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, kept_files
+from harness.benchmarks.records import ODD_SHAPE
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import play, recorded
 from harness.engine.replay import ReplayMiss, replaying
@@ -22,7 +23,7 @@ from harness.features.verify.checksums import kept
 from harness.model import JSON, Completion, Usage
 from harness.store.run import numbered
 
-MISSHAPEN = (BadInput, BenchmarkError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
 """Errors of a line that has a correct checksum but is not ours."""
 
 AGREE = 1e-12

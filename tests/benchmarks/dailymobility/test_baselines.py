@@ -37,7 +37,7 @@ CITY = City(
     "",
 )
 NEARBY = Nearby(CITY)
-PLACES = NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {})))
+PLACES = NEARBY.of(Resident("1", 1, HOME, WORK, {})).places
 MODELS = list(BASELINES)
 
 
@@ -50,7 +50,7 @@ def prompt(age: int = 30, template: Path | None = None, work: int = WORK) -> lis
 
 def day(model: str, messages: list[dict[str, Any]], seed: int = 0) -> Reading:
     """The reply as plan mode reads it."""
-    return read(Completion(answer(model, messages, seed)), NEARBY.places(NEARBY.of(Resident("1", 1, HOME, WORK, {}))))
+    return read(Completion(answer(model, messages, seed)), NEARBY.of(Resident("1", 1, HOME, WORK, {})).places)
 
 
 @pytest.mark.parametrize("model", MODELS)

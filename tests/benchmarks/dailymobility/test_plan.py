@@ -15,7 +15,7 @@ from harness.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmark import Asking
 from harness.benchmarks.dailymobility import plan
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
-from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, play, prompt_of
+from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanMode, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read
 from harness.benchmarks.template import Template
 from harness.chat import Chat, Structured
@@ -95,8 +95,9 @@ def reply(place: Any = "home", intention: str = "home activity", **more: Any) ->
 
 
 def played_with(script: Script, **asking: Any) -> tuple[Day, Usage]:
-    chat = Chat(script.ask, Asking(**asking), DailyMobility.about.language)
-    return asyncio.run(play(RESIDENT, Nearby(SMALL), chat, PROMPT)), chat.usage
+    settings = Asking(**asking)
+    chat = Chat(script.ask, settings, DailyMobility.about.language)
+    return asyncio.run(PlanMode(PROMPT, SMALL, settings).play(RESIDENT, chat)), chat.usage
 
 
 def played(script: Script, **asking: Any) -> Day:
@@ -203,7 +204,7 @@ def test_a_rich_city_offers_between_20_and_40_places() -> None:
     """The same for the same resident, and not more however many there are."""
     kinds = ["amenity|cafe", "leisure|park", "building|retail", "amenity|bank"]
     rich = city([(7.0 * n, 5.0 * n, f"处{n}", kinds[n % 4]) for n in range(400)])
-    places = Nearby(rich).places(Nearby(rich).of(RESIDENT))
+    places = Nearby(rich).of(RESIDENT).places
     assert 20 <= len(places.candidates) <= 40
     assert text(rich) == text(rich)
 
@@ -222,13 +223,6 @@ def test_a_point_outside_every_area_is_not_offered() -> None:
     pois = {1: Poi(1, "店", "amenity|cafe", 1.0, 1.0, 0)}
     lost = City({HOME: aoi(HOME, 0, 0), WORK: aoi(WORK, 9, 9)}, pois, {}, "", "")
     assert Nearby(lost).of(RESIDENT).candidates == ()
-
-
-@pytest.mark.parametrize(("resident", "which"), [((A + 99, WORK), "home"), ((HOME, A + 99), "work")])
-def test_a_home_that_is_not_on_the_map_is_the_users_error(resident: tuple[int, int], which: str) -> None:
-    """Resident, field and AOI are named."""
-    with pytest.raises(BadInput, match=f"resident r9: {which} is AOI 500000099"):
-        Nearby(SMALL).of(Resident("r9", 9, *resident, {}))
 
 
 # Other templates
@@ -370,9 +364,8 @@ def test_json_mode_is_asked_for_in_every_request_or_in_none(structured: Structur
 
 def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
     """Every time, intention and place that the schema has: its AOIs are those that the prompt shows, as text."""
-    script, nearby = Script(reply()), Nearby(SMALL)
+    script, places = Script(reply()), Nearby(SMALL).of(RESIDENT).places
     played(script, structured="json_schema")
-    places = nearby.places(nearby.of(RESIDENT))
     segments = (script.asked[0].schema or {})["properties"]["segments"]
     values = {name: part["enum"] for name, part in segments["items"]["properties"].items()}
     assert (segments["minItems"], segments["maxItems"]) == (1, 48)
@@ -388,8 +381,7 @@ def test_day_that_fits_the_schema_is_read_without_repairs() -> None:
 
 def test_what_the_prompt_shows_as_places_can_be_answered() -> None:
     """Each AOI that it lists is accepted without a warning."""
-    nearby = Nearby(SMALL)
-    places = nearby.places(nearby.of(RESIDENT))
+    places = Nearby(SMALL).of(RESIDENT).places
     for number in (HOME, WORK, A + 2, A + 3, A + 4, A + 5):
         assert f"AOI {number}" in text()
         assert read(reply(number), places).warnings == ()

@@ -24,9 +24,7 @@ def own_prompt(posts: str, pool: tuple[str, ...], persona: str = "") -> list[dic
     """Messages as our template makes them."""
     step = GivenStep(step_id=2, total_steps=3, posts_text=posts, pool=pool)
     given = Given("u1", "weibo", "weibo", "小王", '["简介"]', (step,))
-    return [
-        {"role": message.role, "content": message.content} for message in PROMPT.messages("weibo", given, step, persona)
-    ]
+    return [{"role": message.role, "content": message.content} for message in PROMPT.messages(given, step, persona)]
 
 
 def foreign_prompt(posts: str, pool: tuple[str, ...]) -> list[dict[str, Any]]:

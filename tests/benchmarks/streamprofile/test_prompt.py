@@ -10,6 +10,7 @@ import orjson
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from harness.benchmarks.streamprofile.prompt import (
     AUTHORS_SYSTEM,
@@ -55,7 +56,7 @@ def template(folder: Path, text: str, name: str = "我的.txt") -> TemplatePromp
 
 
 def filled(prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像") -> list[tuple[str, str]]:
-    return [(message.role, message.content) for message in prompt.messages("weibo", USER, STEP, persona)]
+    return [(message.role, message.content) for message in prompt.messages(USER, STEP, persona)]
 
 
 # Our own
@@ -64,7 +65,7 @@ def filled(prompt: TemplatePrompt | AuthorsPrompt, persona: str = "此前画像"
 @pytest.mark.parametrize("subset", PLATFORMS)
 def test_our_prompt_carries_everything_that_is_given(subset: str) -> None:
     """A system and a user message; platform, user, persona, posts, the pool as a JSON array, and the number asked."""
-    system, user = TemplatePrompt().messages(subset, USER, STEP, "此前画像")
+    system, user = TemplatePrompt().messages(structs.replace(USER, subset=subset), STEP, "此前画像")
     assert (system.role, user.role) == ("system", "user")
     for value in (
         VALUES | {"platform_name": PLATFORMS[subset].name, "platform_context": PLATFORMS[subset].context}
@@ -77,7 +78,7 @@ def test_our_prompt_carries_everything_that_is_given(subset: str) -> None:
 
 def test_the_pool_stands_as_a_json_array_that_decodes_to_the_pool() -> None:
     """Quotes are escaped, Chinese is not."""
-    lines = TemplatePrompt().messages("zhihu", USER, STEP, "")[1].content.splitlines()
+    lines = TemplatePrompt().messages(USER, STEP, "")[1].content.splitlines()
     [pool] = [line for line in lines if line.startswith('["猫"')]
     assert tuple(orjson.loads(pool)) == POOL
 
@@ -91,7 +92,7 @@ def test_our_prompt_ends_in_the_form_of_the_reply() -> None:
 def test_what_is_not_there_is_said_in_words() -> None:
     """No bio, and no persona at the first step."""
     nobody = given_of("we_1", "小明", "")
-    content = TemplatePrompt().messages("weibo", nobody, STEP, "")[1].content
+    content = TemplatePrompt().messages(nobody, STEP, "")[1].content
     assert "个人简介：（未填写）" in content and "（尚无画像，这是第一次见到该用户）" in content
 
 
@@ -153,7 +154,7 @@ def test_values_that_look_like_places_stay_as_they_are(tmp_path: Path) -> None:
     step = GivenStep(1, 1, posts, POOL)
     prompt = template(tmp_path, "${posts}|${persona}|${username}")
     user = given_of("x", "${bio}", "", step)
-    assert prompt.messages("weibo", user, step, "${posts}") == (Message("user", f"{posts}|${{posts}}|${{bio}}"),)
+    assert prompt.messages(user, step, "${posts}") == (Message("user", f"{posts}|${{posts}}|${{bio}}"),)
 
 
 @pytest.mark.parametrize("name", ["pol", "候选", "", "pool ", " pool", "ground_truth", "POOL", "pool.x", "pool-1"])
@@ -293,9 +294,9 @@ def authors(folder: Path, builder: str = BUILDER, runner: str | None = RUNNER) -
 @pytest.mark.parametrize("subset", ["weibo", "douban"])
 def test_the_authors_builder_is_called_with_what_is_given(tmp_path: Path, subset: str) -> None:
     """Each argument under the authors' name for it: the platform as they write it, the pool as a list."""
-    user = given_of(7, "小明", "")
+    user = structs.replace(given_of(7, "小明", ""), subset=subset)
     for persona in ("", "此前画像"):
-        system, message = authors(tmp_path).messages(subset, user, STEP, persona)
+        system, message = authors(tmp_path).messages(user, STEP, persona)
         assert system == Message("system", SYSTEM)
         assert message.role == "user"
         assert orjson.loads(message.content) == [subset, "小明", "", STEP.posts_text, list(POOL), 2, 5, persona]
@@ -345,7 +346,7 @@ def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> Non
     """An exception in `format_prompt`, or in the constructor, is one sentence about their file."""
     path, user = release(tmp_path), given_of("we_9", "坏", "")
     with pytest.raises(BadInput) as caught:
-        load(path).messages("weibo", user, STEP, "")
+        load(path).messages(user, STEP, "")
     assert str(caught.value) == f"{path}: format_prompt failed for user we_9, step 2: KeyError: '猫'"
     with pytest.raises(BadInput, match=r"bench_task\.py: .* user we_1, step 2: OSError: 没有"):
         filled(authors(tmp_path, BUILDER.replace("self.platform = platform", "raise OSError('没有')")))
@@ -354,7 +355,7 @@ def test_a_failure_of_their_code_names_file_user_and_step(tmp_path: Path) -> Non
 def test_a_prompt_that_is_no_string_is_refused(tmp_path: Path) -> None:
     """The file and what it returned are reported."""
     with pytest.raises(BadInput, match=r"bench_task\.py: format_prompt returned NoneType, expected a string"):
-        load(release(tmp_path)).messages("weibo", given_of(1, "空", ""), STEP, "")
+        load(release(tmp_path)).messages(given_of(1, "空", ""), STEP, "")
 
 
 @pytest.mark.parametrize(
@@ -432,7 +433,7 @@ def test_kept_copies_are_the_authors_prompt_again(tmp_path: Path) -> None:
         (results / name).write_bytes(content)
     again = load(results / "prompt_bench_task.py")
     assert (again.source, again.files) == (first.source, first.files)
-    assert again.messages("weibo", USER, STEP, "画像") == first.messages("weibo", USER, STEP, "画像")
+    assert again.messages(USER, STEP, "画像") == first.messages(USER, STEP, "画像")
 
 
 def test_system_message_looks_at_literal_text_only(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scipy import stats
 
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks.dailymobility import scores as mobility
-from harness.benchmarks.dailymobility.protocols import METRICS, SIZES
+from harness.benchmarks.dailymobility.protocols import METRICS, SIZES, figures
 from harness.benchmarks.scorer import Figures
 from harness.features.compare.paired import (
     RESAMPLES,
@@ -245,7 +245,7 @@ def test_divergences_of_swapped_days_are_those_of_the_days_counted_again(
     rng = np.random.default_rng(1)
     a, b = histograms(rng, 3), histograms(rng, 3)
     pair = Pair(*(mobility.side_by_side(side).astype(np.float64) for side in (a, b)))
-    values = partial(mobility.figures, truth)
+    values = partial(figures, np.concatenate([truth[metric] for metric in METRICS]))
     swaps = swapped_all([pair], values, rng, 8)
     for number in range(8):
         flipped = np.array([[number >> user & 1] for user in range(3)], dtype=bool)
@@ -261,7 +261,7 @@ def test_effects_on_a_divergence_are_pseudo_values_of_leaving_each_resident_out(
     a, b = histograms(rng, 5), histograms(rng, 5)
     found = effects(
         Pair(*(mobility.side_by_side(side).astype(np.float64) for side in (a, b))),
-        partial(mobility.figures, truth),
+        partial(figures, np.concatenate([truth[metric] for metric in METRICS])),
     )
     observed = np.array(by_hand(truth, a)) - by_hand(truth, b)
     for user in range(5):

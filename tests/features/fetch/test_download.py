@@ -120,7 +120,7 @@ def test_files_that_are_there_are_not_downloaded_again(into: Into) -> None:
     (into.folder / "places" / "north_tasks.jsonl").write_bytes(MADE["places/north_tasks.jsonl"])
     into.server.asked.clear()
     into()
-    assert [one.what for one in into.server.asked] == [LISTING]
+    assert {one.what for one in into.server.asked} == {LISTING}
     assert load(into.folder).files.keys() == MADE.keys()
 
 

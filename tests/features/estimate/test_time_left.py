@@ -5,26 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.features.estimate import forecast
-from harness.features.estimate.forecast import Pace, parallel
-from harness.features.estimate.prediction import Range
-
-NONE = Range(0.0, 0.0, 0.0)
+from harness.features.estimate.prediction import NOTHING, OVERLAP, Range, draws, parallel, time_left
 
 
-def bounds(left: list[int], *, seen: float, most: float, rated: Range = NONE) -> Range:
+def bounds(left: list[int], *, seen: float, most: float, rated: Range = NOTHING) -> Range:
     """Return those after ten users of three steps, each of whose replies took 2 s."""
-    pace = Pace([np.full(3, 2.0)] * 10, np.full(10, 3.0), np.array(left, np.float64))
-    return forecast.seconds([pace], seen, most, rated, np.random.default_rng(1))
+    drawn = draws(np.full(10, 3.0), np.full(10, 6.0), np.array(left, np.float64), np.random.default_rng(1))
+    return time_left([drawn], seen, most, rated)
 
 
 @pytest.mark.parametrize(
     ("left", "seen", "most", "rated", "low", "high"),
     [
-        ([3] * 100, 10, 10, NONE, 60.0, 60.0 + 6 * forecast.OVERLAP),  # all slots are busy to the end
-        ([3] * 100, 10, 100, NONE, 6.0, 60.0 + 6 * forecast.OVERLAP),  # or the endpoint serves no more than ten
-        ([3] * 99 + [50], 400, 1000, NONE, 100.0, 100.0 + 1.735 * forecast.OVERLAP),  # the longest chain
-        ([3] * 100, 100, 100, Range(300, 290, 310), 290.0, 310.0 + 6 * forecast.OVERLAP),  # a rate
+        ([3] * 100, 10, 10, NOTHING, 60.0, 60.0 + 6 * OVERLAP),  # all slots are busy to the end
+        ([3] * 100, 10, 100, NOTHING, 6.0, 60.0 + 6 * OVERLAP),  # or the endpoint serves no more than ten
+        ([3] * 99 + [50], 400, 1000, NOTHING, 100.0, 100.0 + 1.735 * OVERLAP),  # the longest chain
+        ([3] * 100, 100, 100, Range(300, 290, 310), 290.0, 310.0 + 6 * OVERLAP),  # a rate
     ],
     ids=["slots", "unknown", "chain", "rate"],
 )
