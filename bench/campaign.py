@@ -76,7 +76,7 @@ FEATURES: dict[str, tuple[str, ...]] = {
     "replicas": ("--api-url", "{other_name}"),
     "reuse": ("--reuse", "{undisturbed}"),
 }
-"""Options that change no record. Reused are the replies of the undisturbed run, by runs of one model."""
+"""Options that change no record. Runs of one model at temperature 0 reuse replies of the undisturbed run."""
 REFUSED = ({"batches", "estimate"}, {"batches", "replicas"}, {"estimate", "reuse"})
 """Pairs that `run` refuses."""
 PROVIDER = "priced"
@@ -196,8 +196,8 @@ def requests(url: str) -> int:
 
 def drawn(subject: Subject, rng: random.Random) -> list[str]:
     """Two features that may meet in runs of a subject."""
-    one_model = len(subject.models) == 1
-    while (found := set(rng.sample(sorted(FEATURES), 2))) in REFUSED or ("reuse" in found and not one_model):
+    may_reuse = len(subject.models) == 1 and subject.agent is None
+    while (found := set(rng.sample(sorted(FEATURES), 2))) in REFUSED or ("reuse" in found and not may_reuse):
         pass
     return sorted(found)
 

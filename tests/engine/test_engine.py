@@ -1091,19 +1091,19 @@ async def test_users_that_back_off_take_no_place_of_another_run(tmp_path: Path) 
         await released.wait()
 
     released = anyio.Event()
-    together, shared, served = Together(tmp_path, {f"u{n}": 1 for n in range(40)}), slots(4), Endpoint()
+    together, shared, served = Together(tmp_path, {f"u{n}": 1 for n in range(160)}), slots(4), Endpoint()
     together.sleep = until_the_other_is_done
     together.add("refused", Endpoint(refused), shared)
     together.sleep = no_wait
     together.add("served", served, shared)
 
     def observe(snapshots: tuple[Snapshot, ...]) -> None:
-        if snapshots[1].subsets[0].done == 40:
+        if snapshots[1].subsets[0].done == 160:
             released.set()
 
     await together.play(observe)
     assert served.most_on_the_wire == 4
-    assert all(len(run.recorded) == 40 for run in together.runs.values())
+    assert all(len(run.recorded) == 160 for run in together.runs.values())
 
 
 @pytest.mark.anyio
