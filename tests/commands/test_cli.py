@@ -856,6 +856,7 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
     assert "the page could not be made: no memory left" in told and "`report` tries again" in told
 
 
+@pytest.mark.usefixtures("as_a_program")
 @pytest.mark.parametrize("own_process", [True, False])
 def test_process_ends_without_another_collection_of_garbage(
     own_process: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
