@@ -154,7 +154,6 @@ class Plan:
     def provenance(self) -> Provenance:
         """Return what is recorded; changes are reported, not refused."""
         own, origin = self.benchmark.configuration.path, self.benchmark.origin
-        files = settings.files(self.benchmark.settings) if origin else {}  # a shipped benchmark's are next to `source`
         plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
         made: Provenance = {
             "endpoint": self.endpoint,
@@ -169,7 +168,7 @@ class Plan:
             "primary": self.terms.primary,
             "benchmark": origin.spec if origin else None,
             "source": self.terms.source or (str(own.resolve()) if own else None),
-            "sources": dict(self.terms.sources) or {name: str(path.resolve()) for name, path in files.items()},
+            "sources": dict(self.terms.sources) or self._sources,
             "harness": __version__,
             "parser_version": self.benchmark.about.parser_version,
             "python": platform.python_version(),
@@ -177,6 +176,12 @@ class Plan:
             "git": _commit(),
         }
         return {**made, "hash_seed": hash_seed.fixed(os.environ)} if plays_code else made
+
+    @property
+    def _sources(self) -> dict[str, str]:
+        """Return where the files of settings are; those of a benchmark that ships are next to `source`."""
+        files = settings.files(self.benchmark.settings) if self.benchmark.origin else {}
+        return {name: str(path.resolve()) for name, path in files.items()}
 
 
 def sampling_again(manifest: Manifest) -> Sampling:

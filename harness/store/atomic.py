@@ -28,6 +28,8 @@ from harness.store.disk import DISK, FRESH, Content, Disk
 
 NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
 """Errors where a folder cannot be synced: on some network and FUSE mounts, and without read access."""
+LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""How to open a file of which only the lock is looked at."""
 
 
 @contextmanager
@@ -90,7 +92,7 @@ def _locked(new: Path, disk: Disk) -> int:
 def clear(path: Path, disk: Disk = DISK) -> None:
     """Remove the new contents of a shared file whose writers have died on this machine."""
     for left in path.parent.glob(f"{escape(_shared_by_this_machine(path))}[0-9]*.new"):
-        with suppress(OSError), open_regular(left) as file:  # else it is being written, or was left by nobody
+        with suppress(OSError), os.fdopen(os.open(left, LOOK)) as file:  # else it is being written, or is a link
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             disk.unlink(left)
 
