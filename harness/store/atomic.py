@@ -28,8 +28,8 @@ from harness.store.disk import DISK, FRESH, Content, Disk
 
 NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
 """Errors where a folder cannot be synced: on some network and FUSE mounts, and without read access."""
-LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""How to open a file of which only the lock is looked at."""
+LOOK = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""How to open a file of which only the lock is looked at: no folder, link or pipe; NFS locks what may be written."""
 
 
 @contextmanager
@@ -81,18 +81,22 @@ def _locked(new: Path, disk: Disk) -> int:
     """Open the new content of a shared file. A lock of the kernel shows `clear` that its writer lives: the number of a
     process does not, since that of a dead one stays until its parent asks for it, and is used again."""
     while True:
-        fd = _fresh(new, disk)
-        with suppress(OSError):  # where there are no locks, nothing is cleared
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        if os.fstat(fd).st_nlink:
+        fd, is_cleared = _fresh(new, disk), False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_cleared = True
+        except OSError:  # where there are no locks, nothing is cleared
+            pass
+        if not is_cleared and os.fstat(fd).st_nlink:
             return fd
-        disk.close(fd)  # cleared before it was locked
+        disk.close(fd)  # another process has come before the lock
 
 
 def clear(path: Path, disk: Disk = DISK) -> None:
     """Remove the new contents of a shared file whose writers have died on this machine."""
     for left in path.parent.glob(f"{escape(_shared_by_this_machine(path))}[0-9]*.new"):
-        with suppress(OSError), os.fdopen(os.open(left, LOOK)) as file:  # else it is being written, or is a link
+        with suppress(OSError), os.fdopen(os.open(left, LOOK), "wb") as file:  # else it is being written, or is a link
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             disk.unlink(left)
 

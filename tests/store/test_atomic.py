@@ -200,7 +200,36 @@ def test_content_that_is_cleared_before_it_is_locked_is_made_again(
     monkeypatch.setattr(fcntl, "flock", late)
     atomic.write(path, b"whole", shared=True)
     assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"whole"
-    assert calls == [fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX]
+    assert calls == 3 * [fcntl.LOCK_EX | fcntl.LOCK_NB]
+
+
+def test_content_that_is_being_cleared_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the lock: whoever has it may hold it for any time."""
+    path, lock, held = tmp_path / "index", fcntl.flock, list[Any]()
+
+    def taken(file: Any, how: int) -> None:
+        if not held:
+            [new] = tmp_path.iterdir()
+            held.append(new.open("rb"))
+            lock(held[0], fcntl.LOCK_EX)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", taken)
+    atomic.write(path, b"whole", shared=True)
+    held[0].close()
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"whole"
+
+
+def test_only_files_are_cleared(tmp_path: Path) -> None:
+    """In a folder from somebody else a folder, a link or a pipe may have such a name; none is opened."""
+    path, before = tmp_path / "index", f"index.{socket.gethostname()}-"
+    (tmp_path / f"{before}1.new").mkdir()
+    (tmp_path / f"{before}2.new").symlink_to(tmp_path / "aim")
+    os.mkfifo(tmp_path / f"{before}3.new")
+    (tmp_path / "aim").write_bytes(b"kept")
+    files, there = len(os.listdir("/dev/fd")), sorted(tmp_path.iterdir())
+    atomic.clear(path)
+    assert sorted(tmp_path.iterdir()) == there and len(os.listdir("/dev/fd")) == files
 
 
 def test_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
