@@ -32,8 +32,8 @@ from harness.endpoint.connect import connection
 from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.error_phrases import one_line
 from harness.endpoint.requested_wait import exhausted
-from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
-from harness.endpoint.transport import Received
+from harness.endpoint.stream import END_REASONS, StreamedReply, looks_streamed, whole_stream
+from harness.endpoint.transport import Received, is_framed
 from harness.endpoint.wire import NotConnected, Wire, Wires, head
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
@@ -51,10 +51,7 @@ LONGEST_STREAM = 10.0
 LINGER_SECONDS = 0.1
 """How long a stream's end is awaited after its [DONE], so that the connection can serve again."""
 PROXY_WANTS_CREDENTIALS = 407
-ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replies.ONLY_THINKING, "context_length"}) | {
-    replies.TOOL_CALL,
-    replies.UNCLOSED,
-}
+ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
 LARGEST_REPLY = 2**26
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
@@ -174,7 +171,7 @@ class Client:
                 else:
                     content = await whole_body(response.content)
                     if looks_streamed(content) and response.status < 400:
-                        streamed = whole_stream(content, LARGEST_REPLY)
+                        streamed = whole_stream(content, LARGEST_REPLY, is_framed(response.headers))
             finally:
                 self._release(response)
             headers = response.headers
@@ -273,7 +270,7 @@ class Client:
             if foreign or not reply.finished:
                 raise
             response.close()  # the missing rest is no part of the answer
-        whole = reply.whole()
+        whole = reply.whole(is_framed(response.headers))
         if not content.is_eof() and not response.closed:
             self._deadlines.end(task)
             await _linger(response)

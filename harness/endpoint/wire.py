@@ -28,6 +28,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from multidict import CIMultiDict
 from yarl import URL
 
+from harness.endpoint.transport import is_framed
 from harness.errors import TransportFault
 
 KEPT_SECONDS = 15.0
@@ -180,7 +181,7 @@ class Wire(asyncio.Protocol):
                 raise TransportFault("bad_http", f"the reply is not HTTP: {MOST_INTERIM} interim replies and no other")
             return headers.clear()
         self.status = status
-        self._framed = "Content-Length" in headers or "chunked" in headers.get("Transfer-Encoding", "").lower()
+        self._framed = is_framed(headers)
         if coding := headers.get("Content-Encoding", "").strip().lower():
             if coding in UNASKED:
                 raise TransportFault("bad_http", "the reply is compressed in a way that was not asked for")

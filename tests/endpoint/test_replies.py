@@ -187,7 +187,7 @@ def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) ->
 def test_reply_and_stream_agree_on_what_an_index_is(index: Any) -> None:
     """The only choice of a reply, whole and as the one event of a stream: taken by both, or by neither."""
     data = {"object": "chat.completion", "choices": [choice("a", index=index)]}
-    streamed = whole_stream(b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000)
+    streamed = whole_stream(b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000, ended=True)
     if index == "":
         assert completion_of(data) == completion_of(streamed) == Completion("a", "stop")
         return

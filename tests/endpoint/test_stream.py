@@ -25,11 +25,11 @@ def chunk(reason: str | None = None, **delta: object) -> bytes:
     return event({"model": "qwen", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 
 
-def read(*blocks: bytes, largest: int = LARGEST) -> dict[str, Any]:
+def read(*blocks: bytes, largest: int = LARGEST, ended: bool = False) -> dict[str, Any]:
     reply = StreamedReply(largest)
     for block in blocks:
         reply.feed(block)
-    return reply.whole()
+    return reply.whole(ended)
 
 
 def message(*blocks: bytes) -> Any:
@@ -120,7 +120,7 @@ WHOLE = (
 MERGED = {
     "model": "qwen",
     "usage": {"prompt_tokens": 7, "completion_tokens": 3},
-    "choices": [{"message": {"reasoning_content": "想", "content": "标签😀"}, "finish_reason": "stop"}],
+    "choices": [{"index": 0, "message": {"reasoning_content": "想", "content": "标签😀"}, "finish_reason": "stop"}],
 }
 
 
@@ -132,7 +132,7 @@ def test_chunks_become_the_whole_reply_wherever_they_are_cut(places: list[int]) 
 
 def test_whole_reply_under_the_name_of_a_stream_is_read_wherever_it_is_cut() -> None:
     """White space that comes before it, and by itself, makes it no stream of events."""
-    body = b' \r\n{"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}'
+    body = b' \r\n{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}'
     for place in range(len(body)):
         assert read(body[:place], body[place:])["choices"][0]["message"]["content"] == "a"
 
@@ -198,7 +198,7 @@ def test_first_choice_is_the_only_one() -> None:
     """What a server says in further choices is not mixed in."""
     other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}]})
     found = read(chunk(content="a"), other, chunk("stop"))["choices"]
-    assert found == [{"message": {"content": "a"}, "finish_reason": "stop"}]
+    assert found == [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
     reply = StreamedReply(LARGEST)
     reply.feed(chunk("stop", content="a") + DONE + b"data: {oops\n\n")
     assert reply.done
-    assert reply.whole()["choices"] == [{"message": {"content": "a"}, "finish_reason": "stop"}]
+    assert reply.whole(ended=False)["choices"] == [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]
 
 
 def test_done_alone_makes_no_whole_reply() -> None:
@@ -262,6 +262,7 @@ def test_error_after_the_finish_reason_takes_nothing_back() -> None:
     """The answer was whole, and is paid for."""
     error = b'data: {"error": {"code": 502, "message": "gone"}}\n\n'
     assert read(chunk("stop", content="a"), error)["choices"][0] == {
+        "index": 0,
         "message": {"content": "a"},
         "finish_reason": "stop",
     }
@@ -277,7 +278,7 @@ def test_last_event_counts_without_its_blank_line() -> None:
     """Even where it is the one that makes the reply whole."""
     for left_out in (1, 2):
         found = read(chunk(content="a"), chunk("stop", content="b")[:-left_out])
-        assert found["choices"] == [{"message": {"content": "ab"}, "finish_reason": "stop"}]
+        assert found["choices"] == [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_error_in_mid_stream_ends_it_and_is_all_that_is_left(body: bytes, error:
         reply = StreamedReply(LARGEST)
         reply.feed(before + body + chunk("stop", content="b") + DONE)
         assert reply.done
-        assert reply.whole() == {"error": error}
+        assert reply.whole(ended=False) == {"error": error}
 
 
 def test_stream_without_any_choice_is_left_to_the_reader_of_whole_replies() -> None:
@@ -360,7 +361,7 @@ def test_stream_is_known_by_its_first_words(start: bytes) -> None:
     """Whatever its type is called; JSON never begins so."""
     body = start + chunk("stop", content="a")
     assert looks_streamed(body)
-    assert whole_stream(body, LARGEST)["choices"][0]["message"] == {"content": "a"}
+    assert whole_stream(body, LARGEST, ended=False)["choices"][0]["message"] == {"content": "a"}
     assert not looks_streamed(b'{"choices": []}') and not looks_streamed(b"") and not looks_streamed(b"<html>")
 
 
@@ -371,5 +372,9 @@ def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
     reply = StreamedReply(LARGEST)
     for start in range(0, len(body), size):
         reply.feed(body[start : start + size])
-    assert reply.whole()["choices"][0] == {"message": {"content": "a\ufffd"}, "finish_reason": "stop"}
+    assert reply.whole(ended=False)["choices"][0] == {
+        "index": 0,
+        "message": {"content": "a\ufffd"},
+        "finish_reason": "stop",
+    }
     assert fault_of(body[:-3]) == "bad_json"
