@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.endpoint.replies import completion_of
 from harness.endpoint.stream import Event, Events, StreamedReply, looks_streamed, whole_stream
 from harness.errors import TransportFault
+from harness.model import Completion
 
 LARGEST = 2**20
 DONE = b"data: [DONE]\n\n"
@@ -190,35 +192,40 @@ def test_null_usage_of_every_chunk_does_not_forget_the_one_that_told() -> None:
 def test_whole_message_at_the_end_stands_for_its_pieces() -> None:
     """Servers that repeat the reply as a whole do not double it; one that sends nothing else is understood."""
     last = event({"choices": [{"message": {"role": "assistant", "content": "标签"}, "finish_reason": "stop"}]})
-    assert message(chunk(content="标"), chunk(content="签"), last, DONE) == {"content": "标签"}
-    assert message(last) == {"content": "标签"}
+    whole = {"role": "assistant", "content": "标签"}
+    assert message(chunk(content="标"), chunk(content="签"), last, DONE) == message(last) == whole
 
 
-def test_first_choice_is_the_only_one() -> None:
-    """What a server says in further choices is not mixed in."""
+def test_choices_do_not_mix() -> None:
+    """What a server says in further choices is apart from the first."""
     other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}]})
-    found = read(chunk(content="a"), other, chunk("stop"))["choices"]
-    assert found == [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]
+    found = read(chunk(content="a"), other, chunk("stop"))
+    assert completion_of(found) == Completion("a", "stop", model="qwen")
 
 
 @pytest.mark.parametrize(
-    ("indices", "said"),
+    ("indices", "text"),
     [
         ((1, 0), "b"),
         ((0, 1), "a"),
         ((None, 1), "a"),
-        (("0", 0), "b"),
+        (("0", 0), "ab"),
         (("1", None), "b"),
         ((0, 0), "ab"),
-        ((1, 2), None),
+        ((1, 2), "a"),
     ],
 )
-def test_choice_of_a_stream_is_that_of_index_0(indices: tuple[Any, Any], said: str | None) -> None:
-    """In whatever order a chunk has them; pieces of the same index belong together, and a text is no index."""
+def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(indices: tuple[Any, Any], text: str) -> None:
+    """In whatever order a chunk has them; pieces of the same index belong together."""
     both = [{"index": index, "delta": {"content": text}} for index, text in zip(indices, "ab", strict=True)]
     body = event({"id": "x", "choices": both}) + event({"choices": [{"index": 0, "finish_reason": "stop"}]})
-    found = read(body, DONE)["choices"][0]["message"]
-    assert found == ({} if said is None else {"content": said})
+    assert completion_of(read(body, DONE)).text == text
+
+
+def test_stream_has_not_ended_by_the_finish_reason_of_a_further_choice() -> None:
+    """The first one is still going on."""
+    other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]})
+    assert fault_of(chunk(content="a"), other) == "truncated"
 
 
 @pytest.mark.parametrize(
@@ -253,9 +260,20 @@ def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
     assert reply.whole(ended=False)["choices"] == [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]
 
 
-def test_done_alone_makes_no_whole_reply() -> None:
-    """A relay ends every stream so, also one whose model broke off in mid-sentence: half an answer is none."""
-    assert fault_of(chunk(content='{"predicted_tags": ["a", "b'), DONE) == "truncated"
+@pytest.mark.parametrize("reason", [None, "null", "eos"])
+def test_done_or_the_body_s_proper_end_ends_a_reply_without_a_finish_reason(reason: str | None) -> None:
+    """A connection that merely closes does not, whatever the last chunk says."""
+    body = chunk(content="a") + chunk(reason, content="b")
+    assert completion_of(read(body, DONE)).text == completion_of(read(body, ended=True)).text == "ab"
+    assert fault_of(body) == "truncated"
+    with pytest.raises(TransportFault):
+        read(body, b'data: {"choices": [{"delta', ended=True)
+
+
+def test_finish_reason_of_the_protocol_stays() -> None:
+    """Another word after it changes nothing."""
+    found = read(chunk("null", content="a"), chunk("length"), chunk("null"))
+    assert found["choices"][0]["finish_reason"] == "length"
 
 
 def test_error_after_the_finish_reason_takes_nothing_back() -> None:
@@ -373,7 +391,6 @@ def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
     for start in range(0, len(body), size):
         reply.feed(body[start : start + size])
     assert reply.whole(ended=False)["choices"][0] == {
-        "index": 0,
         "message": {"content": "a\ufffd"},
         "finish_reason": "stop",
     }
