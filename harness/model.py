@@ -35,18 +35,29 @@ class Message:
     content: str
 
 
+RESERVED = frozenset({"model", "messages", "n", "stream", "stream_options"})
+"""Members of a request's body that no benchmark may set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
     `json_object` says whether the reply has to be a JSON object, and `schema` is its JSON schema, None for any object.
-    `parameters` are further members of the body, plain JSON; each is used unless the run sets it.
+    `parameters` are further members of the body, plain JSON; each is used unless the run sets it. Those in `RESERVED`
+    are the harness's: raise `ValueError` for one. `full_messages` are sent in place of `messages` where these lack
+    something, such as the parts of a content.
     """
 
     messages: tuple[Message, ...]
     json_object: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    full_messages: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        if taken := sorted(RESERVED.intersection(self.parameters)):
+            raise ValueError(f"Request.parameters cannot set {', '.join(taken)}: the run and `messages` decide that")
 
 
 class Completion(Struct, frozen=True):
