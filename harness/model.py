@@ -63,12 +63,13 @@ class Request:
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for five of our own: `content_filter`
-    (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
-    reply that was cut off before its answer began, `tool_call` one whose text is the arguments of its only tool call,
-    `unclosed` a streamed one whose JSON has no end. Token counts are None if the endpoint reports none. `reasoning` is
-    the thoughts of a model, if the endpoint returns them apart from the text. `cached_tokens` are those of the prompt
-    that came from the endpoint's cache, `reasoning_tokens` those of the completion that went into thoughts.
+    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for six of our own: `content_filter` (its
+    input filter) and `context_length` (too long a prompt) are requests that it refused, `failed_generation` is a
+    failure of the model that it reports, `only_thinking` a reply that was cut off before its answer began, `tool_call`
+    one whose text is the arguments of its only tool call, `unclosed` one whose JSON has no end. Token counts are None
+    if the endpoint reports none. `reasoning` is the thoughts of a model, if the endpoint returns them apart from the
+    text. `cached_tokens` are those of the prompt that came from the endpoint's cache, `reasoning_tokens` those of the
+    completion that went into thoughts.
     """
 
     text: str

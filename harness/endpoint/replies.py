@@ -36,8 +36,6 @@ SETTLED = frozenset({"content_filter", "context_length", "failed_generation", "l
 CLIENT_ERRORS = frozenset(status for status in HTTPStatus if status >= 400)
 """Statuses below 500 that a code may be; relays have other codes of three digits with meanings of their own."""
 CUT_OFF = ("length", "content_filter")
-CALLED = ("tool_calls", "function_call", "stop", None)
-"""Finish reasons with which a tool call is the answer."""
 PART_MEMBERS = frozenset({"type", "text", "thinking", "annotations", "logprobs"})
 """Members of a part of a content; an object with any others is the answer itself, decoded."""
 OBJECT = re.compile(r'\{\s*["}]')
@@ -233,7 +231,7 @@ def _without_text(
     """
     if reason == "length" and (thoughts or _thought(usage)):
         return text, thoughts, ONLY_THINKING
-    if reason in CALLED and (answer := _elsewhere(message)):
+    if reason not in FINAL_REASONS and (answer := _elsewhere(message)):
         return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
     if reason in ("stop", None) and thoughts:
         return _within_thoughts(text, thoughts, reason)
