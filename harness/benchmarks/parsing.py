@@ -26,9 +26,10 @@ _THINKING = re.compile(r"\s*(?:<(?:think|thinking|seed:think)>|\[THINK\]|◁thin
 """How thoughts begin: of most models, Seed-OSS, Magistral, Kimi, and gpt-oss, whose harmony format has channels."""
 _THOUGHT = re.compile(
     r"</(?:think|thinking|seed:think)>|\[/THINK\]|◁/think▷"
-    r"|<\|channel\|>(?:final|commentary)[^{}]{0,60}?<\|message\|>"
+    r"|<\|channel\|>(?:final|commentary)[^{}]{0,60}?<\|message\|>|assistantfinal"
 )
-"""How thoughts end. Some servers return the end without the beginning, which was in the prompt."""
+"""How thoughts end. Some servers return the end without the beginning, which was in the prompt, or harmony without its
+special tokens."""
 _TURN_ENDS = ("<|return|>", "<|end|>", "<|call|>")
 """Marks that end a message of harmony."""
 
