@@ -174,10 +174,9 @@ class StreamedReply:
             self._take(name, data)
 
     def whole(self, ended: bool) -> dict[str, Any]:
-        """Return the reply after its last byte (or after `done`), in the form of one that came whole. `ended` is
-        whether the body came to its proper end.
+        """Return the reply after its last byte (or after `done`), in the form of one that came whole.
 
-        Raise `TransportFault` if it broke off.
+        `ended` is whether the body came to its proper end. Raise `TransportFault` if it broke off.
         """
         if self._plain is not None:
             if (data := decoded(b"".join(self._plain))) is None:
@@ -270,11 +269,13 @@ class StreamedReply:
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
-        merged = self._choices.setdefault(str(index), _Choice(index))
-        delta, message, text = choice.get("delta"), choice.get("message"), choice.get("text")
+        merged = self._choices.get(key := str(index))
+        if merged is None:
+            merged = self._choices[key] = _Choice(index)
+        delta, text = choice.get("delta"), choice.get("text")
         if type(delta) is dict:
             self.speaks |= merged.add(delta)
-        elif type(message) is dict:
+        elif type(message := choice.get("message")) is dict:
             merged.message = message
             self.speaks = True
         elif type(text) is str:
@@ -300,17 +301,22 @@ def looks_streamed(body: bytes) -> bool:
 
 
 def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
-    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it broke off."""
+    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it
+    broke off."""
     reply = StreamedReply(largest)
     reply.feed(body)
     return reply.whole(ended)
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """Return a text, or a list of parts if one of the pieces was a part. Pieces of which each repeats all before are
-    one text, if that is JSON and their sum is none."""
+    """Return a text, or a list of parts if one of the pieces was a part.
+
+    Pieces of which each repeats all before are one text, if that is JSON and their sum is none.
+    """
     if not all(type(piece) is str for piece in pieces):
         return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
     text = "".join(pieces)
-    repeats = len(pieces) >= LEAST_REPEATS and all(later.startswith(earlier) for earlier, later in pairwise(pieces))
+    if len(pieces) < LEAST_REPEATS:
+        return text
+    repeats = all(later.startswith(earlier) for earlier, later in pairwise(pieces))
     return pieces[-1] if repeats and is_json(pieces[-1]) and not is_json(text) else text
