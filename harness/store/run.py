@@ -197,7 +197,7 @@ class RunStore:
             with open_regular(self.files.responses) as file:
                 for offset, size in places:
                     file.seek(offset)
-                    data = log.parsed(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
+                    data = log.parsed(log.checked(file.read(size).rstrip(), self.files.responses))
                     if completion := completion_of(data):
                         found[data["request"], data["nth"]] = completion
         except OSError as error:
