@@ -18,8 +18,8 @@ RETRIES = 2
 
 
 def test_tries_before_a_user_was_given_up_are_not_counted_again(tmp_path: Path) -> None:
-    """Each `resume` tries as often as `--max-retries` says, and numbers its tries from 1. In the first session a try may
-    be more, since none counts before the endpoint has served anybody."""
+    """Each `resume` tries as often as `--max-retries` says, and numbers its tries from 1. In the first session a try
+    may be more, since none counts before the endpoint has served anybody."""
     users = list(generate("weibo", 6, 5, 2.0))
     (tmp_path / TASKS).write_bytes(b"".join(users))
     failing, asked = orjson.loads(users[2])["username"], list[object]()
