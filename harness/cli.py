@@ -138,7 +138,7 @@ def _ended_by_signals(*, for_good: bool) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if for_good:
+        if for_good and signal.SIGINT in heeded():
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -105,9 +105,9 @@ EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 143, sign
 
 
 def heeded() -> list[signal.Signals]:
-    """Return the signals to obey: not SIGHUP where it is ignored, as `nohup` has it."""
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    return [number for number in EXIT_CODES if number != signal.SIGHUP or not ignored]
+    """Return the signals to obey: not those that are ignored, as `nohup` and shells have it for what they start in the
+    background."""
+    return [number for number in EXIT_CODES if signal.getsignal(number) != signal.SIG_IGN]
 
 
 class ConfigurationRefused(EndpointStopped):

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
+from os.path import expanduser
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -147,7 +148,9 @@ class Option:
         return [self.one(each) for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])]
 
     def one(self, given: Any) -> Any:
-        """Return one value of those that may be repeated."""
+        """Return one value of those that may be repeated. No shell replaces `~` after a flag's `=`."""
+        if isinstance(given, (str, Path)) and str(given).partition("/")[0] == "~":
+            given = expanduser(given)
         if self.read is not None and isinstance(given, (str, Path)):
             try:
                 return self.read(str(given))

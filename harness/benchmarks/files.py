@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import stat
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from contextlib import suppress
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
@@ -18,6 +20,17 @@ DOCUMENT_MOST = 2**24
 LINE_MOST = 2**28
 """Bytes of a line, with its end: four of the largest replies that an endpoint can give."""
 BLOCK = 2**20
+
+UTF16 = BOM_UTF16_LE, BOM_UTF16_BE, b"{\0", b"\0{", b"[\0", b"\0["
+"""How JSON in UTF-16 begins."""
+COMPRESSED = {
+    b"\x1f\x8b": "gunzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"\x28\xb5\x2f\xfd": "unzstd",
+    b"PK\x03\x04": "unzip",
+}
+"""How compressed files begin, and what unpacks them."""
 
 _DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/[0-9]+|/proc/self/fd/[0-9]+")
 
@@ -67,6 +80,23 @@ def input_file(path: Path, what: str = "", most: int = WHOLE_MOST) -> bytes:
         return content(path, most)
     except OSError as error:
         raise BadInput(f"cannot read {what}{path}: {error.strerror}") from None
+
+
+def other_format(data: bytes) -> str | None:
+    """Return which encoding or format bytes have that are no text in UTF-8, and the remedy."""
+    for mark, program in COMPRESSED.items():
+        if data.startswith(mark):
+            return f"a compressed file: unpack it ({program})"
+    if data.startswith(UTF16):
+        return "text in UTF-16, not UTF-8: convert it (iconv -f UTF-16 -t UTF-8)"
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        with suppress(UnicodeDecodeError):
+            data.decode("gb18030")
+            return "text that is not UTF-8, but may be GBK: convert it (iconv -f GB18030 -t UTF-8)"
+        return "bytes that are not UTF-8"
+    return None
 
 
 def is_descriptor(path: Path) -> bool:

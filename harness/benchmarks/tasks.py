@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -11,6 +13,7 @@ import msgspec
 import orjson
 
 from harness.benchmark import Benchmark, Task
+from harness.benchmarks.files import other_format
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput, BenchmarkError, FieldError, in_brief
@@ -19,6 +22,8 @@ from harness.model import JSON, Where
 T = TypeVar("T")
 
 STEPS_MOST = 1_000_000
+ZEROS, MANY_DIGITS = bytes.maketrans(b"123456789", b"000000000"), 19 * b"0"
+"""All digits become zeros, of which a whole number beyond 64 bits has so many: found without decoding a line twice."""
 TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -116,14 +121,35 @@ def _read(
 
 
 def decoded(line: bytes, where: Where) -> JSON:
-    """Return the object of a line."""
+    """Return the object of a line. Raise `BadInput`, also for a whole number that is read as another one."""
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise BadInput(f"{where}: expected a JSON object, got what is not JSON ({error.msg})") from None
+        got = other_format(line) or f"what is not JSON ({error.msg})"
+        raise BadInput(f"{where}: expected a JSON object, got {got}") from None
     if type(data) is not dict:
         raise BadInput(f"{where}: expected a JSON object, got {kind_of(data)}")
+    if MANY_DIGITS in line.translate(ZEROS) and (found := _too_large(line)):
+        field, number = found
+        raise BadInput(
+            f"{where}: field {field}: expected a whole number of at most 64 bits, or text, got {in_brief(number)}"
+        )
     return data
+
+
+def _too_large(line: bytes) -> tuple[str, int] | None:
+    """Return a whole number that orjson rounds to a float, with its path; None if a line has none."""
+    with suppress(RecursionError):
+        values: list[tuple[str, Any]] = [("", json.loads(line))]
+        while values:
+            path, value = values.pop()
+            if type(value) is int and not -(2**63) <= value < 2**64:
+                return path, value
+            if type(value) is dict:
+                values += [(f"{path}.{name}".removeprefix("."), each) for name, each in value.items()]
+            elif type(value) is list:
+                values += [(f"{path}[{place}]", each) for place, each in enumerate(value)]
+    return None
 
 
 def typed(value: Any, kind: type[T], field: str = "") -> T:

@@ -316,7 +316,7 @@ def _key_handed_over(path: Path) -> str:
 
 def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> str:
     try:
-        key = read(path, LARGEST_KEY_FILE).decode("utf-8").strip()
+        key = read(path, LARGEST_KEY_FILE).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
     if not key:

@@ -55,7 +55,7 @@ def of_arguments(arguments: Sequence[str]) -> Iterator[str]:
 def _of_file(name: str) -> Iterator[str]:
     """Yield the key in a file; a name of no file may be the key itself."""
     try:
-        yield content(Path(name), LARGEST_KEY_FILE).decode("utf-8").strip()
+        yield content(Path(name), LARGEST_KEY_FILE).decode("utf-8-sig").strip()
     except (OSError, ValueError):  # a pipe, too, which only the command itself may read
         path = Path(name)
         if len(name) >= LONG_SECRET and not path.is_absolute() and ("/" not in name or not path.parent.is_dir()):

@@ -9,17 +9,17 @@ ignore fsync.
 from __future__ import annotations
 
 import errno
-import fcntl
 import io
 import os
 import shutil
-import socket
 import stat
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from glob import escape
 from itertools import chain, count
 from pathlib import Path
+from secrets import token_hex
 from typing import BinaryIO
 
 from harness.benchmarks.files import open_regular
@@ -28,8 +28,9 @@ from harness.store.disk import DISK, FRESH, Content, Disk
 
 NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM})
 """Errors where a folder cannot be synced: on some network and FUSE mounts, and without read access."""
-LOOK = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""How to open a file of which only the lock is looked at: no folder, link or pipe; NFS locks what may be written."""
+RANDOM_BYTES = 8
+LEFT_BEHIND_SECONDS = 24 * 3600
+"""Age from which the new content of a shared file is a dead writer's: a living one changes its file far more often."""
 
 
 @contextmanager
@@ -37,15 +38,16 @@ def replacing(path: Path, *, shared: bool = False, disk: Disk = DISK) -> Iterato
     """Open a file for the new content of `path`; it takes the place when the block ends without error.
 
     The new content is in `<file>.new` until then, a file of its own: what has that name (from a death, or in a folder
-    from somebody else, where it may be a link) is unlinked. `shared` is for files that no lock guards: several
-    processes may replace such a file, and each removes what dead ones of its machine have left.
+    from somebody else, where it may be a link) is unlinked. `shared` is for files that no lock guards: any number of
+    tasks, threads and processes may replace such a file, each with a random name for its new content, and whoever ends
+    last has it.
     """
-    new = path.with_name(f"{_shared_by_this_machine(path)}{os.getpid()}.new" if shared else path.name + ".new")
+    new = path.with_name(f"{path.name}.{token_hex(RANDOM_BYTES)}.new" if shared else f"{path.name}.new")
     if shared:
         clear(path, disk)
     try:
         _check_place(path)
-        with Content(disk, _locked(new, disk) if shared else _fresh(new, disk)) as content:
+        with Content(disk, _fresh(new, disk)) as content:
             file = io.BufferedWriter(content, 1 << 20)
             yield file
             file.flush()
@@ -77,33 +79,17 @@ def _fresh(new: Path, disk: Disk) -> int:
         return disk.open(new, FRESH)
 
 
-def _locked(new: Path, disk: Disk) -> int:
-    """Open the new content of a shared file. A lock of the kernel shows `clear` that its writer lives: the number of a
-    process does not, since that of a dead one stays until its parent asks for it, and is used again."""
-    while True:
-        fd, is_cleared = _fresh(new, disk), False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_cleared = True
-        except OSError:  # where there are no locks, nothing is cleared
-            pass
-        if not is_cleared and os.fstat(fd).st_nlink:
-            return fd
-        disk.close(fd)  # another process has come before the lock
-
-
 def clear(path: Path, disk: Disk = DISK) -> None:
-    """Remove the new contents of a shared file whose writers have died on this machine."""
-    for left in path.parent.glob(f"{escape(_shared_by_this_machine(path))}[0-9]*.new"):
-        with suppress(OSError), os.fdopen(os.open(left, LOOK), "wb") as file:  # else it is being written, or is a link
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            disk.unlink(left)
+    """Remove new contents of a shared file that dead writers have left, on any machine: those of a day ago.
 
-
-def _shared_by_this_machine(path: Path) -> str:
-    """Return how the names of a shared file's new contents begin; the number of the process follows."""
-    return f"{path.name}.{socket.gethostname()}-"
+    No number of a process shows that its writer is dead: it may be of another machine, or in use again.
+    """
+    oldest = time.time() - LEFT_BEHIND_SECONDS
+    for left in path.parent.glob(f"{escape(path.name)}.{'[0-9a-f]' * 2 * RANDOM_BYTES}.new"):
+        with suppress(OSError):
+            state = left.lstat()
+            if stat.S_ISREG(state.st_mode) and state.st_mtime < oldest:
+                disk.unlink(left)
 
 
 def write(path: Path, content: bytes, *, shared: bool = False, disk: Disk = DISK) -> None:
@@ -162,6 +148,8 @@ def keep_old(path: Path, stamp: str, disk: Disk) -> None:
     kept = _free_name(path, stamp)
     try:
         disk.link(path, kept)
+    except FileExistsError:  # another command has taken the name since
+        return keep_old(path, stamp, disk)
     except OSError:  # a file system without hard links: a copy costs more, and does the same
         try:
             with open_regular(path) as old, replacing(kept, disk=disk) as copy:

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from harness.benchmarks.files import LINE_MOST
+from harness.benchmarks.files import LINE_MOST, other_format
 
 BOM = b"\xef\xbb\xbf"
 ARRAY_MOST = 2**30
@@ -30,7 +30,7 @@ class Unexpected(Exception):
 def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
     """Yield lines that are not blank, each with its offset and number, without white space at the ends.
 
-    A byte order mark at the start is left out. `whole` gets every byte of the file.
+    Byte order marks before a line are left out: there is one where files were joined. `whole` gets every byte.
     """
     number = offset = 0
     while raw := file.readline(LINE_MOST + 1):
@@ -38,7 +38,7 @@ def plain_lines(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]
         if len(raw) > LINE_MOST:
             raise Unexpected(f"a line of at most {LINE_MOST >> 20} MB", number)
         whole.update(raw)
-        line = raw.removeprefix(BOM) if number == 1 else raw
+        line = raw.removeprefix(BOM)
         if text := line.strip():
             yield text, offset + len(raw) - len(line.lstrip()), number
         offset += len(raw)
@@ -64,7 +64,9 @@ def elements(file: BinaryIO, whole: Hash) -> Iterator[tuple[bytes, int, int]]:
     except msgspec.DecodeError as error:
         words, _, byte = str(error).removeprefix("JSON is malformed: ").partition(" (byte ")
         end = offset + int(byte.rstrip(")")) if byte else len(content)
-        raise Unexpected(f"a JSON array ({words})", 1 + content.count(b"\n", 0, end)) from None
+        other = other_format(content)
+        got = f", got {other}" if other else f" ({words})"
+        raise Unexpected(f"a JSON array{got}", 1 + content.count(b"\n", 0, end)) from None
     for element in map(bytes, found):
         start = content.index(element, offset)  # nothing but a comma and white space is in between
         line += content.count(b"\n", offset, start)

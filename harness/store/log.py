@@ -4,16 +4,20 @@ Guarantee: once `append` has returned, its line survives the death of this proce
 the kernel by one `write`. After `sync` it survives a power loss too, if the disk does what it reports. Not covered:
 what other programs do to the file; a line that they damage is noticed by its checksum, set aside and requested again
 (docs/design.md, section 5). A line of more than `LINE_MOST` bytes is refused: no run writes one, and it would be held
-in memory.
+in memory. So is a file of which every line is damaged: something has converted it, and to request all of it again would
+be paid for.
 
-A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member.
+A line is a JSON object whose last member is `crc`, the CRC-32 of the line before that member. White space at its end
+and blank lines are no damage: version control and editors change line ends.
 """
 
 from __future__ import annotations
 
+import codecs
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import BinaryIO
@@ -28,6 +32,7 @@ from harness.model import JSON
 from harness.store.atomic import replacing, sync_folder
 from harness.store.disk import APPEND, DISK, Disk, write_whole
 
+UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 TAIL = len(b',"crc":"00000000"}')
 
 
@@ -66,11 +71,13 @@ def parsed(line: bytes) -> JSON:
 
 
 class Line(Struct, frozen=True):
-    """`text` is without the line end; `offset` and `size` (with the end) are in bytes."""
+    """`text` is without white space at its end; `offset` and `size` (with it) are in bytes. A line that a death has cut
+    off is not `ended`."""
 
     offset: int
     size: int
     text: bytes
+    ended: bool
 
 
 def lines(path: Path) -> Iterator[Line]:
@@ -81,7 +88,7 @@ def lines(path: Path) -> Iterator[Line]:
             while raw := file.readline(LINE_MOST + 1):
                 if len(raw) > LINE_MOST:
                     raise too_long(path, offset)
-                yield Line(offset, len(raw), raw.rstrip(b"\n"))
+                yield Line(offset, len(raw), raw.rstrip(), raw.endswith(b"\n"))
                 offset += len(raw)
     except FileNotFoundError:
         return
@@ -98,72 +105,93 @@ def too_long(path: Path, offset: int) -> BadInput:
 
 
 def line_at(file: BinaryIO, offset: int) -> bytes:
-    """Return the line at an offset that `lines` gave, without its end."""
+    """Return the line at an offset that `lines` gave, without white space at its end."""
     file.seek(offset)
-    return file.readline(LINE_MOST).rstrip(b"\n")
+    return file.readline(LINE_MOST).rstrip()
+
+
+def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
+    """Yield lines that are not blank, each with whether it is sound.
+
+    Raise `BadInput` at the end if none is, and another program has changed them: a death leaves one line without its
+    end, and a loss of power zeros.
+    """
+    is_any_sound, is_changed = False, False
+    for line in lines(path):
+        if line.text:
+            is_sound = sound(line.text)
+            is_any_sound |= is_sound
+            is_changed |= line.ended and (b"\0" not in line.text or line.text.startswith(UTF16))
+            yield line, is_sound
+    if is_changed and not is_any_sound:
+        raise BadInput(
+            f"{path}: no line of it is as a run wrote it, so another program has changed or converted the file, and "
+            "nothing was requested again. Put back a copy of the file; or go on without what it holds, and pay for it "
+            f"again: mv {shlex.quote(str(path))} {shlex.quote(f'{path}.damaged')}"
+        )
 
 
 def sound_lines(path: Path) -> Iterator[Line]:
-    return (line for line in lines(path) if sound(line.text))
+    """Yield the lines that are as they were written. Raise as `checked_lines`."""
+    return (line for line, is_sound in checked_lines(path) if is_sound)
 
 
 def objects(path: Path) -> Iterator[tuple[Line, JSON]]:
-    """Return sound lines with their objects."""
+    """Return sound lines with their objects. Raise as `checked_lines`."""
     return ((line, parsed(line.text)) for line in sound_lines(path))
 
 
 def repair(path: Path, disk: Disk = DISK) -> int:
-    """Move lines that are not sound to `<file>.torn`; return how many. A file without any is not touched.
+    """Move lines that are not sound to `<file>.torn`; return how many. A file without any is not touched. Raise as
+    `checked_lines`.
 
     The torn lines are on disk before the file changes, so that a death in between loses nothing. A sound last line that
     lacks only its end is kept, and ended.
     """
-    bad, ended = list[int](), True
-    for line in lines(path):
-        ended = line.size > len(line.text)
-        if not sound(line.text):
-            bad.append(line.offset)
+    torn = {line.offset: line.size for line, is_sound in checked_lines(path) if not is_sound}
     try:
-        if bad:
+        if torn:
             with appending(path, disk) as fd:  # it may be refused, before anything of it is copied
-                _keep_torn(path, bad, disk)
-                _take_out(path, fd, bad, disk)
-        elif not ended:
+                _keep_torn(path, torn, disk)
+                _take_out(path, fd, torn, disk)
+        elif not _ended(path):
             with appending(path, disk) as fd:
                 write_whole(disk, fd, b"\n")
     except OSError as error:
         raise MachineError(f"cannot repair {path}: {error.strerror}") from error
-    return len(bad)
+    return len(torn)
 
 
-def _keep_torn(path: Path, bad: list[int], disk: Disk) -> None:
+def _keep_torn(path: Path, torn: Mapping[int, int], disk: Disk) -> None:
+    """Copy lines, by offset with their sizes, to `<file>.torn`."""
     aside = path.with_name(path.name + ".torn")
     with open_regular(path) as file, appending(aside, disk) as fd:
         if not _ended(aside):  # a death within an earlier repair
             write_whole(disk, fd, b"\n")
-        for offset in bad:
-            write_whole(disk, fd, line_at(file, offset) + b"\n")
+        for offset, size in torn.items():
+            file.seek(offset)
+            write_whole(disk, fd, file.read(size).removesuffix(b"\n") + b"\n")
         disk.sync(fd)
     sync_folder(path.parent, disk)
 
 
 def _ended(path: Path) -> bool:
-    with open_regular(path) as file:
+    """Return whether a line can be appended: there is no file yet, or its last line has its end."""
+    with suppress(FileNotFoundError), open_regular(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
         return file.read() in (b"", b"\n")
+    return True
 
 
-def _take_out(path: Path, fd: int, bad: list[int], disk: Disk) -> None:
-    with open_regular(path) as file:
-        is_last = bad[0] + len(line_at(file, bad[0])) + 1 >= os.fstat(fd).st_size
-    if is_last:
-        disk.truncate(fd, bad[0])  # the usual case: nothing but the last line of a killed writer
+def _take_out(path: Path, fd: int, torn: Mapping[int, int], disk: Disk) -> None:
+    offset, size = next(iter(torn.items()))
+    if offset + size >= os.fstat(fd).st_size:
+        disk.truncate(fd, offset)  # the usual case: nothing but the last line of a killed writer
         return
-    skip = set(bad)
     with replacing(path, disk=disk) as whole:
         for line in lines(path):
-            if line.offset not in skip:
+            if line.text and line.offset not in torn:
                 whole.write(line.text + b"\n")
 
 

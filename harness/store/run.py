@@ -6,6 +6,7 @@ Guarantees are those of `log` and `atomic`.
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -158,7 +159,8 @@ class RunStore:
                 pass
             except OSError as error:
                 raise MachineError(f"cannot read {path}: {error.strerror}") from error
-            set_aside_any([path], self._stamp, self._disk)
+            if os.path.lexists(path):
+                keep_old(path, self._stamp, self._disk)
             write(path, content, shared=True, disk=self._disk)  # runs of other subsets keep the same file
 
     def open_logs(self, index: TaskIndex) -> NDArray[np.bool_]:
@@ -195,7 +197,7 @@ class RunStore:
             with open_regular(self.files.responses) as file:
                 for offset, size in places:
                     file.seek(offset)
-                    data = log.parsed(log.checked(file.read(size).rstrip(b"\n"), self.files.responses))
+                    data = log.parsed(log.checked(file.read(size).rstrip(), self.files.responses))
                     if completion := completion_of(data):
                         found[data["request"], data["nth"]] = completion
         except OSError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from threading import RLock
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -13,6 +14,9 @@ from rich.text import Text
 from harness.printable import in_lines, on_one_line
 from harness.ui.streams import unfailing
 
+TERMINAL_CLAIMS = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+"""Variables for which rich takes any file for a terminal."""
+SIZES = "COLUMNS", "LINES"
 PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 """How text with names and paths is printed: unchanged."""
 
@@ -46,6 +50,23 @@ class SharedConsole(Console):
 def console(*, no_color: bool = False) -> SharedConsole:
     """Return standard output. Nothing in a text is taken for markup, and output that fails ends nothing.
 
-    `NO_COLOR` in the environment means `no_color`.
+    `NO_COLOR` in the environment means `no_color`. `FORCE_COLOR` means colours, and makes no terminal of a log file. A
+    size of 0 does not count: a terminal that does not know its own reports it.
     """
-    return SharedConsole(file=unfailing(), markup=False, emoji=False, highlight=False, no_color=no_color or None)
+    file = unfailing()
+    is_terminal = file is not None and file.isatty()
+    color_system: Literal["auto", "standard"] = "auto"
+    if os.environ.get("FORCE_COLOR") and not is_terminal:
+        color_system = "standard"
+    ignored = {name for name in SIZES if os.environ.get(name, "").strip("0") == ""}
+    ignored |= set() if is_terminal else TERMINAL_CLAIMS
+    environment = {name: text for name, text in os.environ.items() if name not in ignored}
+    return SharedConsole(
+        file=file,
+        color_system=color_system,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        no_color=no_color or None,
+        _environ=environment,
+    )

@@ -122,8 +122,9 @@ def test_three_models_on_two_providers_keep_each_account_s_limit_and_key(
 
 @pytest.mark.slow
 def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -> None:
-    """What arrives in any stretch of time is no more than the rate allows, and a second's worth at once."""
-    results, times = tmp_path / "results", list[float]()
+    """What has arrived at any time is no more than the rate allows since the beginning, and a second's worth at once. A
+    busy machine lets requests arrive later than they were sent, and so closer together, but no sooner."""
+    results, times, began = tmp_path / "results", list[float](), time.monotonic()
 
     def noting(body: dict[str, Any]) -> tuple[int, bytes]:
         times.append(time.monotonic())
@@ -136,9 +137,8 @@ def test_rate_of_an_account_is_kept_by_all_its_models_together(tmp_path: Path) -
         models = ("--model", "oa:one", "--model", "oa:other")
         assert run(results, "--providers", file, *models, users=0.3) == 0
     assert len(times) > 40
-    for first, start in enumerate(times):
-        for later, end in enumerate(times[first:], 1):
-            assert later <= 20 + 20 * (end - start) + 1
+    for number, arrived in enumerate(times, 1):
+        assert number <= 20 + 20 * (arrived - began) + 1
 
 
 def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: Path) -> None:

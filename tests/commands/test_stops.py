@@ -194,3 +194,60 @@ def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(
         again = ["resume", "--name", "first", "--results-dir", str(results), "--api-url", server.url]
         assert not main(again)
     assert not main(["verify", "--name", "first", "--results-dir", str(results)])
+
+
+@pytest.mark.parametrize("done", [6, 5], ids=["complete", "with a failure"])
+def test_second_signal_in_the_last_pass_of_a_model_decides_and_no_record_is_read(
+    done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No subset of a model that is done before others gets a report, whichever of them was being read; the results stay
+    as they grew, and the command ends as the last signal says."""
+    tasks, results, go, heard = tmp_path / "tasks", tmp_path / "results", threading.Event(), threading.Semaphore(0)
+    platforms = ("weibo", "zhihu")
+    options = [word for platform in platforms for word in ("--platform", platform)]
+    assert not main(["synth", "--out", str(tasks), "--users", "6", "--steps", "2", *options])
+    failing = [
+        orjson.loads((tasks / name).read_bytes().splitlines()[0])["username"]
+        for name in map(registry.find("streamprofile").subsets.__getitem__, platforms)
+    ]
+    read, grown, add, end = list[str](), dict[str, bytes](), ReportScores.add, RunningScores.end
+
+    def reply(request: JSON) -> tuple[int, bytes]:
+        if request["model"] == "second":
+            go.wait(60)
+        elif done < 6 and any(name in request["messages"][-1]["content"] for name in failing):
+            return 400, b'{"error": "no"}'
+        return baseline(request)
+
+    def adding(self: ReportScores, record: Record) -> None:
+        if not read:
+            grown.update({name: RunFiles(results / "first", name).results.read_bytes() for name in platforms})
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(os.getpid(), number)
+                for _ in range(4):  # the runs of both models
+                    assert heard.acquire(timeout=60)
+            go.set()
+        read.append(record.key)
+        add(self, record)
+
+    def ending(self: RunningScores) -> None:
+        end(self)
+        heard.release()
+
+    words = ["run", "--model", "first", "--model", "second", *options, "--no-html", "--tasks-dir", str(tasks)]
+    with monkeypatch.context() as patched, serving(reply) as server:
+        patched.setattr(ReportScores, "add", adding)
+        patched.setattr(RunningScores, "end", ending)
+        code = main([*words, "--results-dir", str(results), "--api-url", server.url])
+        go.set()
+    assert (code, len(read)) == (143, 1)
+    assert f"first: interrupted; {2 * (6 - done)} users remaining" in capsys.readouterr().out
+    for name in platforms:
+        files = RunFiles(results / "first", name)
+        manifest = load(files.manifest)
+        assert manifest and (manifest.state, manifest.counts["done"], manifest.results_sha256) == (
+            "stopped",
+            done,
+            None,
+        )
+        assert files.results.read_bytes() == grown[name] and not any(path.exists() for path in files.reports)

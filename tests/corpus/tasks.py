@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,8 +77,18 @@ BAD = (
     Case("null", _second(b"null"), ("line 2", "a JSON object")),
     Case("NUL bytes", _second(b"\x00" * 300), ("line 2", "JSON")),
     Case("a hole of a power loss", GOOD + b"\x00" * 4096, ("line 2", "JSON")),
-    Case("UTF-16", line(USER).decode().encode("utf-16"), ("line 1", "JSON")),
-    Case("GB 18030", _second(line(USER).decode().encode("gb18030").strip()), ("line 2", "JSON")),
+    Case("UTF-16", line(USER).decode().encode("utf-16"), ("line 1", "UTF-16", "iconv -f UTF-16")),
+    Case("UTF-16 without a mark", line(USER).decode().encode("utf-16-be"), ("line 1", "UTF-16")),
+    Case("GBK", _second(line(USER).decode().encode("gbk").strip()), ("line 2", "GBK", "iconv -f GB18030")),
+    Case("Latin-1", _second(line(put(USER, "bio", "")).replace(b'"bio":""', b'"bio":"caf\xe9"')), ("not UTF-8",)),
+    Case("gzip", gzip.compress(GOOD), ("line 1", "compressed", "gunzip")),
+    Case("zstd", b"\x28\xb5\x2f\xfd" + bytes(range(256)), ("line 1", "compressed", "unzstd")),
+    Case("a number of 65 bits", put_raw({**USER, "bio": 0}, "bio", b"%d" % 2**64), ("line 1", "field bio", "64 bits")),
+    Case(
+        "a number of 65 bits that the prompt shows",
+        put_raw(USER, f"{FIRST}.candidate_pool.1", b"-%d" % 2**64),
+        ("line 1", "field prediction_tasks[0].candidate_pool[1]", "64 bits"),
+    ),
     Case("depth of lists", _second(b"[" * 1_000_000), ("line 2", "JSON")),
     Case("depth of objects", _second(b'{"a":' * 200_000), ("line 2", "JSON")),
     Case("depth in a field nobody reads", _second(put_raw({**USER, "x": 0}, "x", RAW[-1])), ("line 2", "JSON")),
@@ -95,6 +106,8 @@ BAD = (
 
 USED = (
     Case("byte order mark", b"\xef\xbb\xbf" + GOOD),
+    Case("byte order marks of joined files", b"\xef\xbb\xbf" + GOOD + b"\xef\xbb\xbf" + line(user("other"))),
+    Case("numbers of many digits", line(put(put(USER, "bio", "9" * 30), f"{FIRST}.date", 2**64 - 1))),
     Case("CRLF", GOOD.replace(b"\n", b"\r\n") + b"\r\n"),
     Case("blank lines and margins", b"\n \n  " + GOOD + b"\t\n\n"),
     Case("no last line end", GOOD.strip()),

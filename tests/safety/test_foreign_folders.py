@@ -180,10 +180,8 @@ def places(scene: Scene) -> dict[str, Path]:
     found += [files.folder / "export_steps_weibo.csv", files.folder / "export_weibo.eval"]
     alone = [*logs, files.manifest, files.report("txt"), files.report("json")]
     found += [path.with_name(f"{path.name}.new") for path in alone]
-    new = f"{socket.gethostname()}-{os.getpid()}.new"
-    found += [path.with_name(f"{path.name}.{new}") for path in (prompt, index, *pages)]
     found += [path.with_name(f"{path.name}.torn") for path in logs]
-    return {str(path.relative_to(results)).replace(new, "pid.new"): path for path in found}
+    return {str(path.relative_to(results)): path for path in found}
 
 
 def commands(scene: Scene) -> dict[str, list[str]]:
@@ -298,14 +296,13 @@ def test_only_a_regular_file_with_one_name_is_opened_for_writing(scene: Scene, p
     assert state(scene.outside) == before and os.listdir("/proc/self/fd") == fds
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["alone", "shared"])
 @pytest.mark.parametrize("plant", [symlink, dangling, hard_link, pipe], ids=lambda plant: plant.__name__)
-def test_new_content_is_written_into_a_file_of_its_own(scene: Scene, plant: Plant, shared: bool) -> None:
+def test_new_content_is_written_into_a_file_of_its_own(scene: Scene, plant: Plant) -> None:
     """What had its name is unlinked, and what a link led to is left alone."""
     path = scene.files.report("txt")
-    plant(scene, path.with_name(f"{path.name}{f'.{socket.gethostname()}-{os.getpid()}' if shared else ''}.new"))
+    plant(scene, path.with_name(f"{path.name}.new"))
     before = state(scene.outside)
-    atomic.write(path, b"ours", shared=shared)
+    atomic.write(path, b"ours")
     assert path.read_bytes() == b"ours"
     assert [one.name for one in path.parent.iterdir() if one.name.endswith(".new")] == []
     assert state(scene.outside) == before

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import signal
-import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.errors import BadInput, MachineError
 from harness.store import atomic
+from harness.store.disk import Disk
 
 
 @pytest.fixture
@@ -148,88 +146,73 @@ def test_folder_that_fails_to_sync_is_an_error_of_the_machine(tmp_path: Path, mo
         atomic.sync_folder(tmp_path)
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from typing import Any
-from harness.store.atomic import replacing
-with replacing(Path(sys.argv[1]), shared=True) as file:
-    print(flush=True)
-    sys.stdin.read()
-"""
+def leftover(path: Path, *, hours: float) -> Path:
+    """The new content of a shared file, of a writer that died so many hours ago."""
+    with pytest.raises(KeyboardInterrupt), atomic.replacing(path, shared=True, disk=Keeping()) as file:
+        file.write(b"half")
+        raise KeyboardInterrupt
+    (new,) = (new for new in path.parent.glob("*.new") if new.stat().st_mtime > time.time() - 60)
+    written = time.time() - 3600 * hours
+    os.utime(new, (written, written))
+    return new
+
+
+class Keeping(Disk):
+    """Leaves the new content, as a death does."""
+
+    def unlink(self, path: Path) -> None:
+        pass
 
 
 def test_shared_file_is_freed_of_what_dead_writers_left(tmp_path: Path) -> None:
-    """Killed between opening and replacing, a process leaves its new content, which no later one would overwrite. Its
-    number is still taken, as long as its parent has not asked for its end; the content of a living one stays."""
-    path, host = tmp_path / "index", socket.gethostname()
-    command = [sys.executable, "-c", WRITER, str(path)]
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as dead,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living,
-    ):
-        for process in (dead, living):
-            assert process.stdout and process.stdout.readline()
-        os.kill(dead.pid, signal.SIGKILL)
-        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)
-        others = [path.with_name(f"index.{name}.new") for name in (f"elsewhere-{dead.pid}", f"{host}-x")]
-        for file in others:
-            file.write_bytes(b"half")
-        assert path.with_name(f"index.{host}-{dead.pid}.new").exists()
-        atomic.write(path, b"whole", shared=True)
-        assert path.read_bytes() == b"whole"
-        others.append(path.with_name(f"index.{host}-{living.pid}.new"))
-        assert sorted(tmp_path.iterdir()) == sorted([path, *others])
-        living.communicate(b"")
-    assert living.returncode == 0 and path.read_bytes() == b""
-
-
-def test_content_that_is_cleared_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process may come between opening and locking."""
-    path, lock = tmp_path / "index", fcntl.flock
-    calls: list[int] = []
-
-    def late(file: Any, how: int) -> None:
-        calls.append(how)
-        if len(calls) == 1:
-            atomic.clear(path)
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
+    """New content that nobody has touched for a day is a dead writer's; what is younger, or has another name, stays."""
+    path = tmp_path / "index"
+    old, young = leftover(path, hours=25), leftover(path, hours=23)
+    others = [path.with_name(name) for name in ("index.mine.new", "index.new", f"index.1{young.name[-20:]}")]
+    for file in others:
+        file.write_bytes(b"theirs")
+        os.utime(file, (0, 0))
     atomic.write(path, b"whole", shared=True)
-    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"whole"
-    assert calls == 3 * [fcntl.LOCK_EX | fcntl.LOCK_NB]
+    assert not old.exists() and path.read_bytes() == b"whole"
+    assert sorted(tmp_path.iterdir()) == sorted([path, young, *others])
 
 
-def test_content_that_is_being_cleared_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for the lock: whoever has it may hold it for any time."""
-    path, lock, held = tmp_path / "index", fcntl.flock, list[Any]()
+def test_shared_file_takes_its_place_while_others_clear(tmp_path: Path) -> None:
+    """Another writer may come at any moment, also between the end of the content and its name."""
 
-    def taken(file: Any, how: int) -> None:
-        if not held:
-            [new] = tmp_path.iterdir()
-            held.append(new.open("rb"))
-            lock(held[0], fcntl.LOCK_EX)
-        lock(file, how)
+    class Late(Disk):
+        def replace(self, new: Path, taken: Path) -> None:
+            atomic.write(taken, b"theirs", shared=True)
+            super().replace(new, taken)
 
-    monkeypatch.setattr(fcntl, "flock", taken)
-    atomic.write(path, b"whole", shared=True)
-    held[0].close()
-    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"whole"
+    path = tmp_path / "index"
+    atomic.write(path, b"ours", shared=True, disk=Late())
+    assert [*tmp_path.iterdir()] == [path] and path.read_bytes() == b"ours"
 
 
 def test_only_files_are_cleared(tmp_path: Path) -> None:
     """In a folder from somebody else a folder, a link or a pipe may have such a name; none is opened."""
-    path, before = tmp_path / "index", f"index.{socket.gethostname()}-"
-    (tmp_path / f"{before}1.new").mkdir()
-    (tmp_path / f"{before}2.new").symlink_to(tmp_path / "aim")
-    os.mkfifo(tmp_path / f"{before}3.new")
+    path, name = tmp_path / "index", f"index.%s{'0' * 15}.new"
+    (tmp_path / (name % 1)).mkdir()
+    (tmp_path / (name % 2)).symlink_to(tmp_path / "aim")
+    os.mkfifo(tmp_path / (name % 3))
     (tmp_path / "aim").write_bytes(b"kept")
-    files, there = len(os.listdir("/dev/fd")), sorted(tmp_path.iterdir())
+    there = sorted(tmp_path.iterdir())
+    for file in there:
+        os.utime(file, (0, 0), follow_symlinks=False)
     atomic.clear(path)
-    assert sorted(tmp_path.iterdir()) == there and len(os.listdir("/dev/fd")) == files
+    assert sorted(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_mode_of_new_content_follows_the_umask(tmp_path: Path, shared: bool) -> None:
+    """As that of every file that the harness writes."""
+    before = os.umask(0o027)
+    try:
+        atomic.write(tmp_path / "file", b"x", shared=shared)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
 def test_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

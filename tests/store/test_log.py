@@ -33,7 +33,7 @@ TORN_FILES = {
     "run into a torn one": (LINES[0] + LINES[1][:20] + LINES[2] + LINES[3], [0, 3], [LINES[1][:20] + LINES[2][:-1]]),
     "NUL bytes at the end": (LINES[0] + bytes(4096), [0], [bytes(4096)]),
     "NUL bytes in the middle": (LINES[0] + bytes(64) + LINES[1] + LINES[2], [0, 2], [bytes(64) + LINES[1][:-1]]),
-    "an empty line": (LINES[0] + b"\n" + LINES[1], [0, 1], [b""]),
+    "ends of Windows": (LINES[0][:-1] + b"\r\n\r\n" + LINES[1][9:] + LINES[2][:-1] + b" \n", [0, 2], [LINES[1][9:-1]]),
     "a torn middle, and a last line without its end": (LINES[0][3:] + LINES[1][:-1], [1], [LINES[0][3:-1]]),
     "a line of another program": (b'{"user_id": "1"}\n' + LINES[0], [0], [b'{"user_id": "1"}']),
     "nothing sound": (b"\xff\xfe", [], [b"\xff\xfe"]),

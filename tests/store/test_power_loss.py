@@ -196,6 +196,22 @@ def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(tmp_path: Path
         assert loss.held[Path(files.results.name)] in (old, seal(new))
 
 
+@pytest.mark.parametrize("after", [b"", b"\n" + seal(ONE)], ids=["at the end", "before another"])
+@pytest.mark.parametrize("name", ["results", "responses", "failures", "events"])
+def test_loss_of_power_in_a_repair_loses_no_torn_line(tmp_path: Path, name: str, after: bytes) -> None:
+    """Until a torn line is for certain on the disk beside its log, it stays in that."""
+    run = Bench(tmp_path, ONE, power=True).new()
+    run.process(QUICK)
+    path, torn = getattr(run.files, name), seal({"torn": "1" * 200})[:150]
+    with path.open("ab") as file:
+        file.write(torn + after)
+    disk = RecordingDisk(run.root, QUICK)
+    with closing(run.index()) as index, closing(RunStore(run.files, lambda: 1.0, "s", disk)) as store:
+        store.open_logs(index)
+    for loss in losses(disk):
+        assert any(torn in content for content in loss.held.values() if content)
+
+
 def test_loss_of_power_while_a_prompt_is_set_aside_loses_neither(tmp_path: Path) -> None:
     """A prompt that was kept is there when another takes its name."""
     disk = RecordingDisk(tmp_path, QUICK)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import random
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -25,3 +28,12 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free, for a process that is told its port. The system gives none of these to
+    connections and to servers that take any, so that until then only a call of this function may take it, too."""
+    for port in random.SystemRandom().sample(range(10_000, 30_000), 1_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")

@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from socket import create_server
 from typing import Any
 
 import pytest
 
 from harness.benchmarks import registry
-from tests.support import ROOT
+from tests.support import ROOT, free_port
 from tests.support.embedded import served
 from tests.support.hub import HubServer, serving_hub
 
@@ -49,7 +48,7 @@ class Machine:
     def on_loopback(self, text: str) -> str:
         """Return a piece of shell with addresses of this machine: free ports for what it starts itself, and for the
         rest the endpoint."""
-        own = {port: str(_free_port()) for port in LISTENING.findall(text)}
+        own = {port: str(free_port()) for port in LISTENING.findall(text)}
         urls = {port: f"http://127.0.0.1:{mine}" for port, mine in own.items()}
         text = LISTENING.sub(lambda found: own[found[0]], text)
         return ADDRESS.sub(lambda found: urls.get(found["port"]) or self._server(found[0]), text)
@@ -137,9 +136,3 @@ def _hub(tasks: Path) -> HubServer:
 def _answer(messages: Sequence[Mapping[str, Any]], seed: int) -> str:
     name = registry.reader("\n".join(message["content"] for message in messages if message["role"] == "user"))
     return registry.baselines()[name](messages, seed) if name else ANSWER
-
-
-def _free_port() -> int:
-    with create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port

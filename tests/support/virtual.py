@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-THREAD_SECONDS = 10.0
+THREAD_SECONDS = 60.0
 """Of real time: the longest wait for a thread where nothing else is due."""
 
 

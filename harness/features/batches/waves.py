@@ -29,11 +29,11 @@ from uuid import uuid4
 
 import anyio
 import anyio.lowlevel
-import orjson
 
 from harness.cost import Reserved
 from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, full_jitter
 from harness.endpoint.quirks import Adapted
+from harness.endpoint.replies import decoded
 from harness.endpoint.transport import Received
 from harness.engine.lane import Lane, User
 from harness.engine.replay import Asked
@@ -430,7 +430,7 @@ class Waves:
     def _asked_by(self, run: Run, one: Submission, line: bytes) -> tuple[_Request | None, JSON]:
         """Return the request that a line of results is for, None if nobody waits for it any more, and the line."""
         try:
-            data = orjson.loads(line)
+            data = decoded(line) or {}
             place = one.places[int(data["custom_id"])]
         except (ValueError, LookupError, TypeError):
             return None, {}
@@ -573,8 +573,4 @@ def _is_whole(file: BinaryIO, least: int) -> bool:
     lines, last = 0, b"{}"
     for lines, line in enumerate(filter(bytes.strip, file), 1):  # noqa: B007
         last = line
-    try:
-        orjson.loads(last)
-    except ValueError:
-        return False
-    return lines >= least
+    return lines >= least and decoded(last) is not None

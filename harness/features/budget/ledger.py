@@ -28,7 +28,7 @@ from harness.errors import MachineError
 from harness.features.budget import Cap
 from harness.store.disk import DISK, KEEP, Disk, write_whole
 from harness.store.lock import NO_LOCKS
-from harness.store.log import parsed, seal, sound
+from harness.store.log import parsed, seal, sound, sound_lines
 
 NAME = "budget.jsonl"
 FORMAT = 1
@@ -52,6 +52,7 @@ class Ledger:
             self._fd = disk.open(self._path, KEEP)
         except OSError as error:
             raise MachineError(f"cannot open {self._path}: {error.strerror}") from error
+        next(sound_lines(self._path), None)  # of a file that is damaged as a whole no amount is read
         with self.locked():
             pass
 
@@ -120,7 +121,7 @@ class Ledger:
 
     def _count(self, line: bytes) -> None:
         """Add a line that is whole and as this class writes it."""
-        line = line.rstrip(b"\n")
+        line = line.rstrip()
         data = parsed(line) if sound(line) else {}
         key = data.get("budget"), data.get("run"), data.get("day")
         try:

@@ -199,8 +199,10 @@ def _records(of: Subset, skipped: list[int]) -> Iterator[tuple[Record, str]]:
     """Yield records with their task's hash; count unsound lines in `skipped`."""
     path = of.files.results
     for number, line in enumerate(lines(path), 1):
+        if not line.text:
+            continue
         data = parsed(line.text) if sound(line.text) else {}
-        if not data and of.manifest is None and line.text.strip():
+        if not data and of.manifest is None:
             raise BadInput(f"{path}, line {number}: not scored by this harness: {SCORE_AGAIN}")
         user, task = data.get("user_id"), data.get("task")
         if user is None or not isinstance(task, str):

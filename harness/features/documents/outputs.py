@@ -14,12 +14,13 @@ its head. Where the state folder cannot be written there is no record, and the n
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
@@ -31,6 +32,7 @@ from harness.config.options import Forced
 from harness.config.user_files import user_folder
 from harness.errors import BadInput, MachineError
 from harness.store import atomic
+from harness.store.disk import DISK, KEEP
 
 PAGE = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" '
@@ -46,6 +48,7 @@ WORKBOOK = {
     ),
 }
 """What the parts of every workbook contain: the version that only its writer names, and the layout of `xlsx`."""
+LOCK = ".lock"
 RECORD_MOST = 2**10
 """Bytes of a record."""
 PART_MOST = 2**16
@@ -81,13 +84,25 @@ class Outputs:
         """Open a file for an output, which takes the place when the block ends without error. Raise as `check`, and
         `MachineError`."""
         self.check(path)
-        with atomic.replacing(path, shared=True) as file:
-            yield file
-        if self.records and not _has_form(path):
-            with suppress(OSError, MachineError):  # the module's docstring says what follows
-                record = _record(self.records, path)
-                record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                atomic.write(record, _size(path) + b" " + _sha256(path), shared=True)
+        with ExitStack() as held:
+            with atomic.replacing(path, shared=True) as file:
+                yield file
+                held.enter_context(self._locked())
+            if self.records and not _has_form(path):
+                with suppress(OSError, MachineError):  # the module's docstring says what follows
+                    atomic.write(_record(self.records, path), _size(path) + b" " + _sha256(path), shared=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep others from looking while an output has its place and not its record yet, where there are locks."""
+        with ExitStack() as held:
+            if self.records:
+                with suppress(OSError):
+                    self.records.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    fd = DISK.open(self.records / LOCK, KEEP)
+                    held.callback(DISK.close, fd)
+                    fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
 
     def write(self, path: Path, whole: bytes) -> None:
         with self.opened(path) as file:
@@ -103,8 +118,9 @@ class Outputs:
                 return True
             if self.records is None:
                 return False
-            size, _, digest = content(_record(self.records, path), RECORD_MOST).partition(b" ")
-            return size == _size(path) and digest == _sha256(path)  # a file of any size is hashed only if it fits
+            with self._locked():
+                size, _, digest = content(_record(self.records, path), RECORD_MOST).partition(b" ")
+                return size == _size(path) and digest == _sha256(path)  # a file of any size is hashed only if it fits
         except OSError:
             return False
 

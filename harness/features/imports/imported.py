@@ -46,7 +46,7 @@ class Imported:
     @property
     def is_current(self) -> bool:
         """Return whether the report is of these very results: another program has no line added or changed since."""
-        return self.report is not None and all(sound(line.text) for line in lines(self.files.results))
+        return self.report is not None and all(sound(line.text) for line in lines(self.files.results) if line.text)
 
     @property
     def remedy(self) -> str:
@@ -67,7 +67,7 @@ class Imported:
             "model": self.name,
             "state": "scored" if report else "not scored (reeval it)",
             "users": coverage.expected_users if coverage else None,
-            "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text.strip()),
+            "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text),
             "failed": coverage.failed_users if coverage else 0,
             **usage,
             "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),

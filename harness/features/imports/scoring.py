@@ -98,7 +98,7 @@ class _Theirs:
         seen = np.zeros(len(self.index), np.bool_)
         for number, line in enumerate(lines(self.files.results), 1):
             beat()
-            if not line.text.strip():
+            if not line.text:
                 continue
             where = Where(str(self.files.results), number)
             data = self.importer.record(line.text, where)

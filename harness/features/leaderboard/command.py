@@ -189,7 +189,7 @@ def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | Non
         screen.print()
     for line in [
         *formats.about(chosen),
-        *footnotes.notes(chosen, show_ranks=screen.is_terminal),
+        *footnotes.notes(chosen, show_ranks=screen.color_system is not None),
         *costs.notes(chosen),
         *missing,
     ]:

@@ -20,14 +20,16 @@ TORN = "torn or changed since it was written"
 
 
 def opened(path: Path, beat: Beat) -> Iterator[tuple[str, int, Line, JSON | None]]:
-    """Yield each line of a log: its place in words, its number, itself, and its object if it is unchanged."""
+    """Yield each line of a log that is not blank: its place in words, its number, itself, and its object if it is
+    unchanged."""
     for number, line in enumerate(lines(path), 1):
         beat()
-        yield f"{path.name}, line {number}", number, line, _object(line)
+        if line.text:
+            yield f"{path.name}, line {number}", number, line, _object(line)
 
 
 def _object(line: Line) -> JSON | None:
-    if not sound(line.text) or line.size != len(line.text) + 1:
+    if not sound(line.text) or not line.ended:
         return None
     try:
         return unseal(line.text)

@@ -12,7 +12,7 @@ import anyio
 from harness.benchmarks import registry
 from harness.config.address import key_in
 from harness.config.options import Options as CoreOptions
-from harness.errors import BadInput
+from harness.errors import BadInput, heeded
 from harness.features.serve import app
 from harness.features.serve.app import start
 from harness.features.serve.faults import GROUPS, FaultPlan
@@ -79,7 +79,7 @@ def served(args: Options) -> app.Options:
 
 
 async def _serve(wanted: app.Options, host: str, port: int) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*{signal.SIGINT, signal.SIGTERM}.intersection(heeded())) as signals:
         endpoint = await start(wanted, host, port)
         show(f"listening on {endpoint.url}")
         await anext(aiter(signals))

@@ -19,7 +19,6 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
-from os.path import expanduser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,7 +195,7 @@ def _plain(value: Any, place: FileKey, *, is_json: bool) -> Any:
     """Return a value of TOML that a flag can have: not a date, nor text with control characters."""
     match value:
         case str() if value.isprintable():
-            return expanduser(value) if value.startswith("~/") else value
+            return value
         case bool():
             pass
         case int() | float() if number(lambda value: True, "")[0](value):

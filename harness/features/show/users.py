@@ -6,6 +6,7 @@ those of the user's card, which does not name the user.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def _report(run: SavedRun) -> Report:
 
 def _lines_of(path: Path, key: str) -> Iterator[JSON]:
     """Yield the objects of a user in a file of the run; only lines with the key are decoded."""
-    mark = b'"user_id":' + orjson.dumps(key)
+    marks = b'"user_id":' + orjson.dumps(key), b'"user_id":' + os.fsencode(key)  # a benchmark's own may be a number
     for line in log.sound_lines(path):
-        if mark in line.text and (data := log.parsed(line.text)).get("user_id") == key:
+        if any(mark in line.text for mark in marks) and str((data := log.parsed(line.text)).get("user_id")) == key:
             yield data

@@ -11,7 +11,7 @@ from typing import ClassVar
 import anyio
 
 from harness.config import options
-from harness.errors import BadInput
+from harness.errors import BadInput, heeded
 from harness.features.view.export import write
 from harness.features.view.reading import Chosen
 from harness.features.view.server import serving
@@ -67,7 +67,7 @@ def execute(args: Options) -> int:
 
 
 async def _serve(chosen: Chosen, port: int) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*{signal.SIGINT, signal.SIGTERM}.intersection(heeded())) as signals:
         async with serving(chosen, port) as address:
             show(f"{address}\nOnly who has this address sees the runs. Ctrl-C ends it.")
             await anext(aiter(signals))

@@ -236,7 +236,7 @@ def lines_beginning(path: Path, start: bytes, most: int) -> Iterator[bytes]:
             for place in places:
                 file.seek(max(0, place))
                 if len(line := file.readline(LONGEST)) < LONGEST:
-                    yield line.rstrip(b"\n")
+                    yield line.rstrip()
             most -= len(places)
             file.seek(base)
 
@@ -250,7 +250,7 @@ def _object(file: BinaryIO, offset: int) -> JSON | None:
         data = orjson.loads(line)
     except ValueError:
         return None
-    if not isinstance(data, dict) or ("crc" in data and not log.sound(line.rstrip(b"\n"))):
+    if not isinstance(data, dict) or ("crc" in data and not log.sound(line.rstrip())):
         return None
     data.pop("crc", None)
     return data

@@ -32,7 +32,7 @@ STEPS = 100
 """Of an agent's day."""
 
 KEY = "sk-marked-0b5e55ed"
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds until requests that do not come are given up; reached only by a test that fails."""
 
 Told = pytest.CaptureFixture[str]

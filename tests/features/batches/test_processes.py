@@ -137,7 +137,7 @@ def interrupted(endpoint: Served, tasks: Path, results: Path) -> str:
         while not endpoint.stats()["batches"]:
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        shown, _ = process.communicate(timeout=30)
+        shown, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     return shown
 

@@ -221,6 +221,21 @@ def test_line_that_is_there_twice_settles_its_request_once(tmp_path: Path, onlin
     check(run, provider, online, most=2)
 
 
+def test_half_a_surrogate_pair_that_nobody_reads_costs_no_reply(tmp_path: Path, online: bytes) -> None:
+    """A line of results with one beside its answer was paid for, and is read."""
+
+    class Odd(Provider):
+        def _kept(self, name: str, content: bytes) -> str:
+            if name == "output":
+                content = content.replace(b'"message":{', rb'"message":{"note":"\ud83d",')
+            return super()._kept(name, content)
+
+    provider = Odd()
+    run = made(tmp_path / "run", provider)
+    run.process(QUICK)
+    check(run, provider, online)
+
+
 def test_replies_without_a_user_who_waits_are_not_saved_twice(tmp_path: Path, online: bytes) -> None:
     """A process that dies before the end of a batch is noted leaves replies that the next one finds again."""
     provider = Provider()

@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.errors import MachineError
 from harness.features.metrics import prometheus as metrics
 from harness.model import Money, Snapshots
-from tests.support import malformed
+from tests.support import free_port, malformed
 from tests.support.scripted import baseline, serving
 from tests.ui.test_display import FULL, SCORED, SUBSET, snapshot
 
@@ -40,11 +40,7 @@ def labels(**words: str) -> frozenset[tuple[str, str]]:
 
 @pytest.fixture
 def port() -> int:
-    """A port that is free now."""
-    with socket.socket() as found:
-        found.bind((metrics.HOST, 0))
-        number: int = found.getsockname()[1]
-    return number
+    return free_port()
 
 
 def test_every_value_of_a_snapshot_is_read_back() -> None:

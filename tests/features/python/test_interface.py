@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,10 +17,11 @@ from typing import Any
 import orjson
 import pytest
 
-from harness import list_runs, load_run, reeval, resume, run
+from harness import arun, list_runs, load_run, reeval, resume, run
 from harness.errors import BadInput
 from harness.features.python.interface import LoadedRun
 from harness.model import Snapshots
+from harness.store.disk import Disk
 from tests.support import ROOT
 
 PAGES = [import_module("harness.features.pages").Pages(html=False)] if find_spec("harness.features.pages") else []
@@ -131,3 +138,78 @@ def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypat
 
     asyncio.run(kernel())
     assert (tmp_path / "results" / "recency" / "eval_report_weibo.json").is_file()
+
+
+# Many at once
+
+
+BASELINES = ("recency", "frequency", "random")
+Kwargs = dict[str, Any]
+SAME_TASKS: list[Kwargs] = [{"model": f"baseline/{name}"} for name in BASELINES]
+SAME_NAME: list[Kwargs] = [{"subset": subset} for subset in ("weibo", "zhihu", "douban")]
+at_once = pytest.mark.parametrize(
+    ("runs", "shared_file"),
+    [(SAME_TASKS, ".index/weibo_inference_tasks.jsonl"), (SAME_NAME, "recency/prompt_own.txt")],
+    ids=["tasks", "name"],
+)
+
+
+@pytest.fixture
+def write_together(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has the three writers of a file all reach its end before any goes on."""
+    sync, barrier = Disk.sync, threading.Barrier(3)
+
+    def begin(shared_file: str) -> None:
+        def sync_together(self: Disk, fd: int) -> None:
+            if shared_file in os.readlink(f"/dev/fd/{fd}"):
+                barrier.wait(60)
+            sync(self, fd)
+
+        monkeypatch.setattr(Disk, "sync", sync_together)
+
+    return begin
+
+
+def check_runs(results: Path) -> None:
+    found = list_runs(results)
+    assert len(found) == 3 and all(run.complete for run in found)
+    assert [*results.rglob("*.new")] == []
+
+
+@at_once
+def test_runs_of_one_loop_begin_a_results_folder_together(
+    tmp_path: Path, write_together: Callable[[str], None], runs: list[Kwargs], shared_file: str
+) -> None:
+    """The files that they share are whole, whoever replaces them last, and nothing half-written stays."""
+    write_together(shared_file)
+    options: Kwargs = {"model": "baseline/recency", "subset": "weibo", "demo": True, "limit": 3}
+
+    async def together() -> None:
+        await asyncio.gather(*[arun(**{**options, **run}, results_dir=tmp_path, features=PAGES) for run in runs])
+
+    asyncio.run(together())
+    check_runs(tmp_path)
+
+
+@at_once
+def test_threads_begin_a_results_folder_together(
+    tmp_path: Path, write_together: Callable[[str], None], runs: list[Kwargs], shared_file: str
+) -> None:
+    """As runs of one loop."""
+    write_together(shared_file)
+    with ThreadPoolExecutor(len(runs)) as threads:
+        list(threads.map(lambda run: small(tmp_path, **run), runs))
+    check_runs(tmp_path)
+
+
+def test_processes_begin_a_results_folder_together(tmp_path: Path) -> None:
+    """As runs of one loop."""
+    command = [sys.executable, "-m", "harness", "run", "--subset", "weibo", "--demo", "--limit", "3"]
+    command += ["--results-dir", str(tmp_path), "--model"]
+    started = [
+        subprocess.Popen([*command, f"baseline/{name}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for name in BASELINES
+    ]
+    messages = [process.communicate()[1] for process in started]
+    assert [process.returncode for process in started] == [0] * len(started), messages
+    check_runs(tmp_path)

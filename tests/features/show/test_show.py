@@ -50,6 +50,23 @@ def show(results: Path, capsys: pytest.CaptureFixture[str]) -> Show:
     return shown
 
 
+@pytest.mark.parametrize("key", [7, 2**63, -1, "7"], ids=repr)
+def test_user_whose_key_is_a_whole_number_is_found(
+    key: int | str, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records keep the number; the command line has text alone. One whose number begins the same is another user."""
+    task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
+    users = [{**task, "user_id": key}, {**task, "user_id": 77}]
+    (tmp_path / "weibo_inference_tasks.jsonl").write_bytes(b"\n".join(map(orjson.dumps, users)))
+    where = ("--results-dir", str(tmp_path / "results"))
+    words = ["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html", "--tasks-dir", str(tmp_path)]
+    assert main([*words, *where]) == 0
+    capsys.readouterr()
+    assert main(["show", "recency", str(key), *where]) == 0
+    shown = capsys.readouterr().out
+    assert f"user {key}" in shown and "user 77" not in shown
+
+
 def lines(path: Path) -> list[JSON]:
     return list(map(unseal, path.read_bytes().splitlines()))
 

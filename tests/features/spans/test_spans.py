@@ -367,13 +367,13 @@ def test_collector_that_fails_costs_one_warning_and_nothing_else(
 ) -> None:
     """One that is gone, and one that refuses: the same results and exit code, and no line of OpenTelemetry's own."""
     collector.status = 400
+    refusing = socket.socket()  # nobody else gets its port meanwhile
+    refusing.bind(("127.0.0.1", 0))
     if not alive:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{refusing.getsockname()[1]}")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.01")
-    with serving(baseline) as server:
+    with refusing, serving(baseline) as server:
         assert main(words_of(tmp_path / "without", server.url)) == 0
         assert main(words_of(tmp_path / "with", server.url, "--otel")) == 0
     printed = "".join(capfd.readouterr())
@@ -441,7 +441,7 @@ def test_log_of_opentelemetry_is_back_once_a_late_collector_has_ended(monkeypatc
     monkeypatch.setattr(log, "propagate", True)
     go_on, before = threading.Event(), threading.enumerate()
     shut = TracerProvider.shutdown
-    monkeypatch.setattr(TracerProvider, "shutdown", lambda self: go_on.wait(10) and shut(self))
+    monkeypatch.setattr(TracerProvider, "shutdown", lambda self: go_on.wait(60) and shut(self))
     with tracing.tracing(lambda _: None, flush=0.01):
         pass
     assert not log.propagate
