@@ -21,8 +21,9 @@ from msgspec import structs
 from harness.endpoint import error_phrases as phrases
 from harness.endpoint.error_phrases import error_text, one_line, says
 from harness.endpoint.requested_wait import requested_wait
+from harness.endpoint.usage import reasoning_tokens, reported_tokens
 from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
-from harness.model import LARGEST_COUNT, Completion
+from harness.model import Completion
 
 RETRIED = frozenset({402, 408, 409, 425, 429})
 """402 is retried only if it is not an empty account, which is checked first."""
@@ -97,8 +98,6 @@ def completion_of(data: dict[str, Any]) -> Completion:
     usage, model = data.get("usage"), data.get("model")
     if reason != "stop":
         reason = _finish_reason(reason)
-    if type(usage) is not dict:
-        usage = {}
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if not thoughts or type(thoughts) is not str:
         thoughts = None
@@ -112,16 +111,18 @@ def completion_of(data: dict[str, Any]) -> Completion:
         calls = message.get("tool_calls")
         if calls and not text.strip() and reason in ("tool_calls", "stop", None):
             text, reason = _of_tool_call(text, reason, calls)
+    tokens = reported_tokens(usage, has_text=bool(text or thoughts))
     return Completion(  # by position, which is faster
         text,
         reason,
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
+        tokens.prompt,
+        tokens.completion,
         model if type(model) is str else None,
         refusal if type(refusal) is str and refusal else None,
         thoughts,
-        _cached(usage) if usage else None,
-        _thought(usage) if usage else None,
+        tokens.cached,
+        tokens.reasoning,
+        tokens.unclear,
     )
 
 
@@ -165,14 +166,14 @@ def _finish_reason(reason: Any) -> str | None:
 
 
 def _without_text(
-    text: str, thoughts: str | None, reason: str | None, usage: dict[str, Any]
+    text: str, thoughts: str | None, reason: str | None, usage: Any
 ) -> tuple[str, str | None, str | None]:
     """Return text, thoughts and finish reason of a reply with a blank text.
 
     vLLM and SGLang with a reasoning parser put the answer of a model that does not think in the member for thoughts
     (vllm-project/vllm issues): a JSON object and nothing else there is the answer.
     """
-    if reason == "length" and (thoughts or _thought(usage)):
+    if reason == "length" and (thoughts or (type(usage) is dict and reasoning_tokens(usage))):
         return text, thoughts, ONLY_THINKING
     if reason in ("stop", None) and thoughts:
         fenced = FENCED.fullmatch(thoughts.strip())
@@ -239,21 +240,6 @@ def _other_api(data: Mapping[str, Any]) -> str | None:
     else:
         return None
     return f"the reply is of {name}: {FOREIGN[name]}"
-
-
-def _cached(usage: dict[str, Any]) -> int | None:
-    """Return the prompt's tokens that were cached. DeepSeek and Moonshot have the count in the usage itself."""
-    details = usage.get("prompt_tokens_details")
-    found = details.get("cached_tokens") if type(details) is dict else None
-    if found is None:
-        found = usage.get("prompt_cache_hit_tokens")
-    return _count(usage.get("cached_tokens") if found is None else found)
-
-
-def _thought(usage: dict[str, Any]) -> int | None:
-    """Return the completion's tokens that are thoughts. SGLang has the count in the usage itself."""
-    details = usage.get("completion_tokens_details")
-    return _count((details if type(details) is dict else usage).get("reasoning_tokens"))
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, request: bytes = b"") -> Completion:
@@ -386,7 +372,3 @@ def _texts(parts: list[dict[str, Any]], kind: str) -> str:
         value = part.get(kind) or part.get("text") if part.get("type") == kind else None
         found.append(_parts(value)[0] if type(value) is list else value)
     return "".join([text for text in found if type(text) is str])
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < LARGEST_COUNT else None

@@ -19,6 +19,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support.processes import wait_for
 from tests.support.scripted import PromptHandler, answer, listening
 
 JSON = dict[str, Any]
@@ -61,6 +62,13 @@ def plain(body: JSON, number: int) -> Act:
     """Tokens that the prompt decides, all reported."""
     tokens = 100 + draw(body) % 97, draw(body) % 31, 40 + draw(body) % 13
     return Act(tokens, full(*tokens))
+
+
+def thoughts_apart(body: JSON, number: int) -> Act:
+    """Thoughts that `completion_tokens` leaves out, and the total includes."""
+    visible, thoughts = 40 + draw(body) % 13, 260
+    usage = {**full(150, 0, visible, thoughts), "total_tokens": 150 + visible + thoughts}
+    return Act((150, 0, visible + thoughts), usage)
 
 
 def half(body: JSON, number: int) -> Act:
@@ -267,6 +275,41 @@ class Bench:
 
     def spent(self, *names: str) -> Fraction:
         return self.account.total(*names)
+
+
+def hang_after(bench: Bench, script: Script, answered: int) -> None:
+    """Bill all tries as the script does, and answer only so many from now on."""
+    last = bench.account.arrived + answered
+
+    def hanging(body: JSON, number: int) -> Act:
+        act = script(body, number)
+        return Act(act.tokens, None, "hang") if bench.account.arrived > last else act
+
+    bench.account.script = hanging
+
+
+@contextmanager
+def playing(bench: Bench, *words: str, limit: int = 9) -> Iterator[subprocess.Popen[str]]:
+    """A `run` of the bench in a process of its own, which is killed at the end."""
+    models = [] if "--model" in words else ["--model", "p:a"]
+    where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--results-dir", str(bench.results)]
+    command = [sys.executable, "-m", "harness", "run", *where, *models, *bench.providers, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def killed_once(bench: Bench, script: Script, *words: str, answered: int = 12, in_flight: int = 6) -> list[str]:
+    """Kill a run with requests in flight, all of which are billed; return its words, and answer from now on."""
+    hang_after(bench, script, answered)
+    with playing(bench, *words, "--concurrency", str(in_flight)):
+        wait_for(lambda: bench.account.arrived >= answered + in_flight)
+    bench.account.release.set()
+    bench.account.script = script
+    where = ["--demo", "--platform", "weibo", "--limit", "9", "--no-html", "--model", "p:a"]
+    return [*where, *bench.providers, *words]
 
 
 def killed_three_times(bench: Bench, *more: str) -> list[str]:

@@ -23,7 +23,7 @@ from harness.endpoint.caller import Allowance, may_be_billed
 from harness.endpoint.transport import Received
 from harness.errors import HarnessError, TransportFault
 from harness.features.budget import TOKENS, BudgetReached, Cap
-from harness.model import Load
+from harness.model import Load, UnclearTokens
 from harness.ui.words import count
 
 SAFE_START = SAFE_COMPLETION
@@ -31,6 +31,7 @@ SAFE_START = SAFE_COMPLETION
 ENOUGH, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged by."""
 NOTHING = Decimal(0)
+NOTHING_UNCLEAR = UnclearTokens()
 
 
 class Entries(Protocol):
@@ -239,16 +240,24 @@ class Meter(Allowance):
             longest = self._sorted[-1] if self._sorted else 0
             unknown = ceiling(most, longest) + (completion.size if most is None else 0)
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
-        return self._amount(prompt or 0, answer or 0, min(completion.cached_tokens or 0, completion.prompt_tokens or 0))
+        prompt, answer = prompt or 0, answer or 0
+        cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
+        if (unclear := completion.unclear) is None:
+            return self._amount(prompt, answer, cached)
+        prompt += unclear.prompt
+        as_prompt = self._amount(prompt + unclear.either, answer, cached)
+        return max(as_prompt, self._amount(prompt, answer + unclear.either, cached))
 
     def _learn(self, received: Received, size: int) -> None:
-        completion = received.completion
+        completion, unclear = received.completion, received.completion.unclear or NOTHING_UNCLEAR
         if completion.prompt_tokens is not None:
             self._replies += 1
-            self._ratio = max(self._ratio, completion.prompt_tokens / max(1, size))
+            prompt = completion.prompt_tokens + unclear.prompt + unclear.either
+            self._ratio = max(self._ratio, prompt / max(1, size))
         if completion.completion_tokens is not None:
-            insort(self._sorted, completion.completion_tokens)
-            self._recent.append(completion.completion_tokens)
+            length = completion.completion_tokens + unclear.either
+            insort(self._sorted, length)
+            self._recent.append(length)
             if len(self._recent) > REPLIES:
                 del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
 

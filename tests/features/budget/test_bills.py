@@ -11,7 +11,18 @@ import pytest
 
 from harness.defaults import SAMPLE_FOLDER
 from harness.store.log import seal, unseal
-from tests.support.billing import PRICES, Act, Bench, account, killed_three_times, plain, providers
+from tests.support.billing import (
+    JSON,
+    PRICES,
+    Act,
+    Bench,
+    account,
+    killed_once,
+    killed_three_times,
+    plain,
+    providers,
+    thoughts_apart,
+)
 
 
 @pytest.fixture
@@ -20,12 +31,56 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]
         yield Bench(tmp_path, made, capsys)
 
 
+def ledger_sum(bench: Bench) -> Fraction:
+    lines = (bench.results / "budget.jsonl").read_bytes().splitlines()
+    return sum((Fraction(unseal(line)["amount"]) for line in lines), Fraction(0))
+
+
 def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Bench) -> None:
     """Hidden tokens without a usage."""
     bench.account.script = lambda body, number: Act((700, 0, 900), None)
     assert bench.run("--budget", "0.2usd", "--max-tokens", "1000", "--concurrency", "4", limit=60) == 5
     assert 0 < bench.spent() <= Fraction("0.2")
     assert bench.bounds()[1] <= Fraction("0.2")
+
+
+@pytest.mark.parametrize("unit", ["usd", "tok"])
+def test_budget_counts_thoughts_outside_completion_tokens(bench: Bench, unit: str) -> None:
+    """After a resume, too, whose ledger has them already."""
+    cap = {"usd": Fraction("0.009"), "tok": Fraction(9000)}[unit]
+    billed = {"usd": bench.spent, "tok": lambda: sum(tokens for _, _, tokens in bench.account.billed)}[unit]
+    bench.account.script = thoughts_apart
+    words = ("--max-tokens", "400", "--concurrency", "3", "--budget", f"{float(cap):g}{unit}")
+    assert bench.run(*words) == 5
+    first = billed()
+    assert 0 < first <= cap and bench.exact() == bench.spent()
+    assert bench.resume() == 5 and billed() == first
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(bench: Bench, named: bool) -> None:
+    """What is only in the total counts once, also after the resume that reads it from the saved replies."""
+
+    def script(body: JSON, number: int) -> Act:
+        act = thoughts_apart(body, number)
+        if not named and act.usage:
+            del act.usage["completion_tokens_details"]
+        return act
+
+    words = killed_once(bench, script, "--max-tokens", "400", "--budget", "1usd")
+    counted, billed = ledger_sum(bench), bench.spent()
+    assert counted >= billed
+    assert bench.command("run", *words, "--budget", "1usd") == 0
+    assert ledger_sum(bench) - counted == bench.spent() - billed > 0
+    low, high = bench.bounds()
+    assert low < bench.spent() <= high
+
+
+def test_usage_of_zeros_does_not_keep_a_run_below_its_budget_for_free(bench: Bench) -> None:
+    """A prompt has no 0 tokens: what is not reported counts as the most that it may be."""
+    bench.account.script = lambda body, number: Act((150, 0, 45), {"prompt_tokens": 0, "completion_tokens": 0})
+    assert bench.run("--budget", "50000tok", limit=40) == 5
+    assert 0 < sum(tokens for _, _, tokens in bench.account.billed) <= 50_000
 
 
 def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench) -> None:
