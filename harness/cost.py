@@ -279,6 +279,11 @@ class Bill:
             usage.lost = usage.lost_bytes = 0
 
     @property
+    def has_requests(self) -> bool:
+        """Return whether any request may have been billed."""
+        return any(usage.requests or usage.lost for usage in self._usages.values())
+
+    @property
     def has_deferred(self) -> bool:
         """Return whether any request is known to have been deferred."""
         return any(rate.deferred for rate in self._usages)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
 from pathlib import Path
@@ -219,6 +220,16 @@ def providers(folder: Path, url: str, **changed: str) -> list[str]:
         text += f"prompt = {changed.get(model, prompt)}\ncached = {cached}\ncompletion = {completion}\n"
     (folder / "providers.toml").write_text(text)
     return ["--providers", str(folder / "providers.toml")]
+
+
+def provider(name: str, url: str, *, scale: int | None = 1) -> str:
+    """A provider of a file, with the price of `a` times a scale; without a price for None."""
+    text = f'[providers.{name}]\nbase_url = "{url}"\nkey_required = false\n'
+    if scale is not None:
+        prompt, cached, completion = (Decimal(price) * scale for price in PRICES["a"])
+        text += f'[providers.{name}.prices.a]\ncurrency = "USD"\nbatch = 0.5\n'
+        text += f"prompt = {prompt}\ncached = {cached}\ncompletion = {completion}\n"
+    return text
 
 
 class Bench:
