@@ -33,7 +33,8 @@ Price = tuple[str, str, str]
 class Act:
     """What happens to a try: the tokens that are billed, None for none; the usage that is reported; and the reply.
 
-    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off) or `hang` (until `Account.release`).
+    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off), `hang` (until `Account.release`) or `wait`
+    (until then, and it is answered).
     """
 
     tokens: tuple[int, int, int] | None = (100, 0, 40)
@@ -174,6 +175,9 @@ class Handler(PromptHandler):
         if act.fault == "hang":
             self.account.release.wait(20)
             self.close_connection = True
+        elif act.fault == "wait":
+            self.account.release.wait(60)
+            self._send(200, orjson.dumps(reply))
         elif act.fault == "cut":
             piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
             self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
@@ -239,7 +243,7 @@ class Bench:
         pytest.importorskip("harness.features.prices")
         self.folder, self.account, self._capsys = folder, of, capsys
         self.results = folder / "results"
-        self.output = ""
+        self.output = self.errors = ""
         self.providers = providers(folder, of.url)
 
     def run(self, *words: str, limit: int = 9) -> int:
@@ -252,7 +256,7 @@ class Bench:
 
     def command(self, *words: str) -> int:
         code = main([*words, "--results-dir", str(self.results)])
-        self.output = self._capsys.readouterr().out
+        self.output, self.errors = self._capsys.readouterr()
         return code
 
     def said(self, *words: str) -> Any:
