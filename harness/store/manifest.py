@@ -173,14 +173,13 @@ class Counts(TypedDict, total=False):
 
 
 class Times(TypedDict, total=False):
-    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`).
-    `parallel` is how many requests at once the endpoint was seen to answer."""
+    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one
+    (`Progress.schedule`)."""
 
     created: Required[str]
     updated: str
     seconds: Number
     schedule: JSON | None
-    parallel: Number
     reevaluated: Any
 
 

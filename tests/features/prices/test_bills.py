@@ -109,6 +109,19 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
     assert Fraction(found[1]) <= bench.spent() <= Fraction(found[2])
 
 
+@pytest.mark.parametrize("script", [failing, thoughts_apart, half])
+def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(bench: Bench, script: Any) -> None:
+    """The whole is within its interval, by the endpoint's account; so are the requests."""
+    bench.account.script = script
+    assert bench.run("--estimate", limit=40) == 5
+    amounts = re.search(r"cost \S+ \((\S+) to (\S+)\) USD", bench.output)
+    requests = re.search(r"requests \S+ \((\S+) to (\S+)\)", bench.output)
+    assert amounts and requests
+    assert bench.run(limit=40) == 0
+    assert Fraction(amounts[1]) <= bench.spent() <= Fraction(amounts[2])
+    assert int(requests[1]) <= bench.account.arrived <= int(requests[2])
+
+
 def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(bench: Bench) -> None:
     """The last snapshots, in a run and in the session that continues it with more users."""
     seen: list[Sequence[Snapshot]] = []
