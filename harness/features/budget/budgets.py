@@ -87,8 +87,8 @@ class Budgets(Extension):
     def expected(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
         if plan.name in self._caps and plan.sampling.most_completion is None:
             yield (
-                f"{plan.name}: without --max-tokens the first {plan.limits.most} replies, each longer than the "
-                f"{SAFE_COMPLETION} tokens that are reserved for it, may bill more than the budget: give --max-tokens"
+                f"{plan.name}: without --max-tokens the first replies, if they are longer than the {SAFE_COMPLETION} "
+                "tokens that are reserved for each, may together bill more than the budget: give --max-tokens"
             )
 
     def trying(self, lane: Lane, trying: Trying) -> Trying:

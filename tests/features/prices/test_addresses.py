@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness.defaults import SAMPLE_FOLDER
 from tests.support.billing import JSON, PRICES, Account, Act, Bench, account, plain, provider
 
 
@@ -140,3 +141,15 @@ def test_price_of_a_provider_does_not_follow_to_a_relay(bench: Bench, other: Acc
     """Named by `--api-url` next to the provider."""
     assert bench.run("--provider", "p", "--model", "a", "--api-url", other.url, limit=2) == 0
     assert bench.cost()["amount"] is None
+
+
+def test_parts_of_two_addresses_are_merged_with_the_price_of_each(bench: Bench, other: Account) -> None:
+    """And the merged run goes on with them: its cost is the sum of both accounts, also by new prices."""
+    both(bench, other)
+    assert bench.run("--part", "1/2") == 0
+    assert bench.run("--part", "2/2", "--provider", "q", "--model", "a") == 0
+    assert bench.command("merge", "a", "--no-html", "--tasks-dir", str(SAMPLE_FOLDER)) == 0
+    assert bench.exact() == bench.spent() + other.total() and min(bench.spent(), other.total()) > 0
+    both(bench, other, here=3, there=4)
+    assert bench.command("reeval", "--no-html", "--new-prices", "--name", "a", *bench.providers) == 0
+    assert bench.exact() == 3 * bench.spent() + 2 * other.total()
