@@ -145,8 +145,9 @@ class Cost(Struct, frozen=True, kw_only=True):
     """The tokens of a run's saved replies, and what they cost; without a price `amount` is None.
 
     Counts are the endpoint's own; those that it did not report are `estimated_*`, of `requests_without_usage`. Where
-    there are such, or `requests_without_reply` that may have been billed, `most_*` are the tokens that may have been
-    billed in all, and `low` and `high` the bounds of the amount. With more than one price `price` is the last one,
+    there are such, or `requests_without_reply` that may have been billed, or `requests_with_unclear_usage`, which
+    contradicts itself, `most_*` are the tokens that may have been billed in all (or cached, of those reported), and
+    `low` and `high` the bounds of the amount. With more than one price `price` is the last one,
     and `shares` are the costs at each. Costs of one run's subsets or parts are those of their counts together.
     """
 
@@ -166,6 +167,8 @@ class Cost(Struct, frozen=True, kw_only=True):
     low: Decimal | UnsetType = UNSET
     high: Decimal | UnsetType = UNSET
     shares: tuple[Cost, ...] | UnsetType = UNSET
+    requests_with_unclear_usage: Count | UnsetType = UNSET
+    most_cached_tokens: Count | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         if self.cached_tokens > self.prompt_tokens:
@@ -176,15 +179,18 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     def at(self, price: Price | None) -> Cost:
         """Return the cost of all at one price."""
-        amounts: list[Decimal | UnsetType] = [UNSET, UNSET]
+        low: Decimal | UnsetType = UNSET
+        high: Decimal | UnsetType = UNSET
         if price and not isinstance(self.most_prompt_tokens, UnsetType):
-            amounts = [price.of(*tokens, self.cached_tokens) for tokens in self.bounds]
+            fewest, most = self.bounds
+            low = price.of(*fewest, self.most_cached_tokens or self.cached_tokens)
+            high = price.of(*most, self.cached_tokens)
         return structs.replace(
             self,
             price=price,
             amount=price.of(*self.tokens, self.cached_tokens) if price else None,
-            low=amounts[0],
-            high=amounts[1],
+            low=low,
+            high=high,
             shares=UNSET,
         )
 
@@ -273,6 +279,11 @@ class Bill:
             usage.lost = usage.lost_bytes = 0
 
     @property
+    def has_requests(self) -> bool:
+        """Return whether any request may have been billed."""
+        return any(usage.requests or usage.lost for usage in self._usages.values())
+
+    @property
     def has_deferred(self) -> bool:
         """Return whether any request is known to have been deferred."""
         return any(rate.deferred for rate in self._usages)
@@ -280,12 +291,15 @@ class Bill:
 
 def _sum(costs: Sequence[Cost]) -> Cost:
     """Return the counts of costs together, without a price."""
-    counts = {name: sum(getattr(one, name) for one in costs) for name in COUNTS}
+    counts: JSON = {name: sum(getattr(one, name) for one in costs) for name in COUNTS}
     if any(not isinstance(one.most_prompt_tokens, UnsetType) for one in costs):
         most = [one.bounds[1] for one in costs]
         counts |= {"most_prompt_tokens": sum(of[0] for of in most), "most_completion_tokens": sum(of[1] for of in most)}
-    lost = sum(one.requests_without_reply or 0 for one in costs)
-    return Cost(**counts, requests_without_reply=lost or UNSET)
+    if any(one.most_cached_tokens for one in costs):
+        counts["most_cached_tokens"] = sum(one.most_cached_tokens or one.cached_tokens for one in costs)
+    for name in ("requests_without_reply", "requests_with_unclear_usage"):
+        counts[name] = sum(getattr(one, name) or 0 for one in costs) or UNSET
+    return Cost(**counts)
 
 
 def _of_shares(shares: tuple[Cost, ...]) -> Cost:
@@ -315,14 +329,21 @@ def cost_of(usage: RunUsage, price: Price | None, most: int | None = None, seen:
         estimated_prompt_tokens=_estimated(usage.unknown_prompt, seen.seen_prompt_tokens, seen.sent),
         estimated_completion_tokens=_estimated(usage.unknown_completion, seen.seen_tokens, seen.seen_bytes),
     )
-    if usage.lost or usage.requests_without_usage:
+    if usage.lost or usage.requests_without_usage or usage.unclear:
+        into = usage.unknown_prompt + usage.lost_bytes + usage.unclear_prompt
         out = (usage.unknown_completions + usage.lost) * ceiling(most, seen.longest)
         out += usage.unknown_completion if most is None else 0
+        if price and price.prompt > price.completion:
+            into += usage.unclear_either
+        else:
+            out += usage.unclear_either
         made = structs.replace(
             made,
             requests_without_reply=usage.lost or UNSET,
-            most_prompt_tokens=min(made.prompt_tokens + usage.unknown_prompt + usage.lost_bytes, LARGEST),
+            requests_with_unclear_usage=usage.unclear or UNSET,
+            most_prompt_tokens=min(made.prompt_tokens + into, LARGEST),
             most_completion_tokens=min(made.completion_tokens + out, LARGEST),
+            most_cached_tokens=made.cached_tokens + usage.unclear_cached if usage.unclear_cached else UNSET,
         )
     return made.at(price)
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct, to_builtins
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
@@ -60,6 +60,21 @@ class Request:
             raise ValueError(f"Request.parameters cannot set {', '.join(taken)}: the run and `messages` decide that")
 
 
+LARGEST_COUNT = 2**40
+"""Tokens; no reply has that many, and sums of smaller counts stay far inside the 64 bits that files hold."""
+
+TokenCount = Annotated[int, Meta(ge=0, lt=LARGEST_COUNT)]
+
+
+class UnclearTokens(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a usage that contradicts itself leaves open, in tokens: `cached` of the prompt may have been cached too, and
+    `prompt` more ones of the prompt, and `either` more ones of prompt or completion, may have been billed."""
+
+    cached: TokenCount = 0
+    prompt: TokenCount = 0
+    either: TokenCount = 0
+
+
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
@@ -69,7 +84,7 @@ class Completion(Struct, frozen=True):
     one whose text is the arguments of its only tool call, `unclosed` one whose JSON has no end. Token counts are None
     if the endpoint reports none. `reasoning` is the thoughts of a model, if the endpoint returns them apart from the
     text. `cached_tokens` are those of the prompt that came from the endpoint's cache, `reasoning_tokens` those of the
-    completion that went into thoughts.
+    completion that went into thoughts. `unclear` is what the endpoint's counts leave open, None for nothing.
     """
 
     text: str
@@ -81,6 +96,7 @@ class Completion(Struct, frozen=True):
     reasoning: str | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    unclear: UnclearTokens | None = None
 
     @property
     def data(self) -> JSON:
@@ -98,6 +114,8 @@ class Completion(Struct, frozen=True):
             made["cached_tokens"] = self.cached_tokens
         if self.reasoning_tokens is not None:
             made["reasoning_tokens"] = self.reasoning_tokens
+        if self.unclear is not None:
+            made["unclear"] = to_builtins(self.unclear)
         return made
 
     @property
@@ -133,9 +151,6 @@ class Reply(Struct, frozen=True):
     reused: str | None = None
     sent: int = 0
 
-
-LARGEST_COUNT = 2**40
-"""Tokens; no reply has that many, and sums of smaller counts stay far inside the 64 bits that files hold."""
 
 NEVER_ANSWERED = frozenset({"content_filter", "context_length"})
 """Finish reasons of requests that no model may have seen, so that no tokens are missing from the reported usage."""
@@ -179,7 +194,8 @@ class RunUsage:
     had so many. What the endpoint did not report is counted in bytes: `unknown_prompt` of requests' bodies,
     `unknown_completion` of the texts and thoughts of `unknown_completions` replies. `seen_prompt_tokens` were for
     `sent` bytes, and `seen_tokens` of completions for `seen_bytes`: the ratios by which the unknown ones are estimated.
-    `lost` requests of `lost_bytes` have no reply, and may have been billed.
+    `lost` requests of `lost_bytes` have no reply, and may have been billed. The usage of `unclear` replies contradicts
+    itself; what that leaves open is summed up in `unclear_cached`, `unclear_prompt` and `unclear_either`.
     """
 
     requests: int = 0
@@ -198,6 +214,10 @@ class RunUsage:
     longest: int = 0
     lost: int = 0
     lost_bytes: int = 0
+    unclear: int = 0
+    unclear_cached: int = 0
+    unclear_prompt: int = 0
+    unclear_either: int = 0
 
     def add(self, completion: Completion, sent: int) -> None:
         """Count a reply to a request whose body had so many bytes, 0 if that is not known."""
@@ -221,6 +241,11 @@ class RunUsage:
             self.completion_tokens += thoughts
         if completion.lacks_usage:
             self._add_unknown(completion, sent)
+        if completion.unclear:
+            self.unclear += 1
+            self.unclear_cached += completion.unclear.cached
+            self.unclear_prompt += completion.unclear.prompt
+            self.unclear_either += completion.unclear.either
 
     def _add_unknown(self, completion: Completion, sent: int) -> None:
         self.requests_without_usage += 1

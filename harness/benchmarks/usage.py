@@ -40,6 +40,10 @@ def billed(cost: Cost, users: int, user: str) -> Iterator[str]:
             f"{cost.estimated_prompt_tokens} more prompt tokens and {cost.estimated_completion_tokens} more completion "
             "tokens, by the ratios of tokens to bytes of the other prompts and completions."
         )
+    if cost.requests_with_unclear_usage:
+        yield (
+            f"The usage of {cost.requests_with_unclear_usage} requests contradicts itself, so their cost has bounds."
+        )
     if cost.requests_without_reply:
         yield f"Up to {cost.requests_without_reply} tries without a reply may have been billed in addition."
     if cost.money is None or cost.price is None:

@@ -19,7 +19,7 @@ from harness.benchmarks.reports import Report
 from harness.config import providers
 from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
-from harness.cost import HOW_TO_PRICE, money_text
+from harness.cost import HOW_TO_PRICE, Price, money_text
 from harness.endpoint.connect import DIRECTLY, connection
 from harness.endpoint.replies import REFUSED, Denied
 from harness.engine import events
@@ -110,13 +110,21 @@ def _found(event: events.Opened) -> Iterator[str]:
     if event.beyond_share:
         yield f"{event.beyond_share} users of this run are outside the requested share; they stay in the run"
     if event.prices:
-        before, now = event.prices
-        yield (
-            f"note: the price is now {now.described}, and was {before.described}: each reply costs what was in force "
-            "when it was requested (`reeval --new-prices` takes the new price for all)"
-        )
+        yield _new_price(*event.prices)
     if event.resumed:
         yield "resuming: {} of {} users are done".format(*event.resumed)
+
+
+def _new_price(before: Price, now: Price | None) -> str:
+    if now is None:
+        return (
+            f"note: no price is known at this address: replies from now on have none (where the run was before it is "
+            f"{before.described})"
+        )
+    return (
+        f"note: the price is now {now.described}, and was {before.described}: each reply costs what was in force "
+        "when it was requested (`reeval --new-prices` takes the new price for all)"
+    )
 
 
 def _left_open(event: events.LeftOpen) -> str:

@@ -86,7 +86,10 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
         found = address.again(args, provenance, os.environ, first.name, provider, own=own)
         for one in found.addresses:
             usable(one)
-    today = found and models.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
+    price = None
+    if found:
+        today = models.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
+        price = today or manifest.price_at(found.shown)
     tuning = options.tuning(args, _lower({**manifest.tuning}, found))
     return Plan(
         name=first.name,
@@ -94,7 +97,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        way=Way.of(args, found, today or manifest.price, provenance),
+        way=Way.of(args, found, price, provenance),
         tuning=tuning,
         selection=manifest.selection,
         terms=Terms(

@@ -23,8 +23,9 @@ from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
 from harness.endpoint import error_phrases as phrases
 from harness.endpoint.error_phrases import error_text, is_error, one_line, says
 from harness.endpoint.requested_wait import requested_wait
+from harness.endpoint.usage import reasoning_tokens, reported_tokens
 from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
-from harness.model import LARGEST_COUNT, Completion
+from harness.model import Completion
 
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
@@ -104,10 +105,10 @@ def completion_of(data: dict[str, Any]) -> Completion:
         raise TransportFault("no_choices", "the reply's choice has no message")
     refusal, content, reason = message.get("refusal"), message.get("content"), choice.get("finish_reason")
     usage, model = data.get("usage"), data.get("model")
-    if reason != "stop":
-        reason = _finish_reason(reason)
     if type(usage) is not dict:
         usage = {}
+    if reason != "stop":
+        reason = _finish_reason(reason)
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if not thoughts or type(thoughts) is not str:
         thoughts = None
@@ -120,16 +121,18 @@ def completion_of(data: dict[str, Any]) -> Completion:
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
     elif reason != "stop" and reason not in FINAL_REASONS and _is_unclosed(text):
         reason = UNCLOSED
+    tokens = reported_tokens(usage, has_text=bool(text or thoughts))
     return Completion(  # by position, which is faster
         text,
         reason,
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
+        tokens.prompt,
+        tokens.completion,
         model if type(model) is str else None,
         refusal if type(refusal) is str and refusal else None,
         thoughts,
-        _cached(usage) if usage else None,
-        _thought(usage) if usage else None,
+        tokens.cached,
+        tokens.reasoning,
+        tokens.unclear,
     )
 
 
@@ -238,7 +241,7 @@ def _without_text(
     thoughts (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only
     object there, at its end, is the answer.
     """
-    if reason == "length" and (thoughts or _thought(usage)):
+    if reason == "length" and (thoughts or reasoning_tokens(usage)):
         return text, thoughts, ONLY_THINKING
     if reason not in FINAL_REASONS and (answer := _elsewhere(message)):
         return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
@@ -335,21 +338,6 @@ def _other_api(data: Mapping[str, Any]) -> str | None:
     else:
         return None
     return f"the reply is of {name}: {FOREIGN[name]}"
-
-
-def _cached(usage: dict[str, Any]) -> int | None:
-    """Return the prompt's tokens that were cached. DeepSeek and Moonshot have the count in the usage itself."""
-    details = usage.get("prompt_tokens_details")
-    found = details.get("cached_tokens") if type(details) is dict else None
-    if found is None:
-        found = usage.get("prompt_cache_hit_tokens")
-    return _count(usage.get("cached_tokens") if found is None else found)
-
-
-def _thought(usage: dict[str, Any]) -> int | None:
-    """Return the completion's tokens that are thoughts. SGLang has the count in the usage itself."""
-    details = usage.get("completion_tokens_details")
-    return _count((details if type(details) is dict else usage).get("reasoning_tokens"))
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, request: bytes = b"") -> Completion:
@@ -479,7 +467,3 @@ def _parts(content: Any) -> tuple[str, str | None]:
         else:
             texts += _as_text(part)
     return texts, thoughts or None
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < LARGEST_COUNT else None

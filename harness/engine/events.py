@@ -36,13 +36,14 @@ class Changed(Event, frozen=True):
 
 class Opened(Event, frozen=True):
     """What the files of a run hold: torn lines that were set aside, records of users that the tasks lack, users that
-    the share lacks; the prices before and now, where they differ; how many users of a resumed run are done."""
+    the share lacks; the prices before and now, where they differ, None if not known; how many users of a resumed
+    run are done."""
 
     label: str
     torn: int
     outside: int
     beyond_share: int
-    prices: tuple[Price, Price] | None
+    prices: tuple[Price, Price | None] | None
     resumed: tuple[int, int] | None
 
 

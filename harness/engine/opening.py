@@ -31,11 +31,21 @@ from harness.store.manifest import (
     Tuning,
     slice_of,
 )
-from harness.store.run import lock_runs, take_up
+from harness.store.run import bill_of, lock_runs, take_up
 from harness.store.tasks import TaskIndex
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
-NOT_REPORTED |= {"origin", "benchmark", "price", "later_prices", "primary", "data_set", "html", "reused"}
+NOT_REPORTED |= {
+    "origin",
+    "benchmark",
+    "price",
+    "later_prices",
+    "price_endpoints",
+    "primary",
+    "data_set",
+    "html",
+    "reused",
+}
 """Parts of the provenance whose changes are reported elsewhere, or do not matter."""
 
 
@@ -159,6 +169,8 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
         if name.partition(".")[0] not in NOT_REPORTED:
             emit(Changed(run.label, name, before, after))
     manifest.provenance["origin"] = origin.seal(manifest, os.environ)
+    if old and old.provenance["endpoint"] != plan.endpoint and not bill_of(store.files).has_requests:
+        manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
     store.rate = Rate(manifest.take_price(plan.price))
     for extension in extensions:
         store.rate = extension.rated(plan, store.rate)
@@ -172,7 +184,8 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
         or old.tasks.get("truth", "") != manifest.tasks["truth"]
         or store.outside() > 0
     )
-    emit(_opened(run, old.price if old else None, index.users(done & ~selected)))
+    before = old.price_at(old.provenance["endpoint"]) if old else None
+    emit(_opened(run, before, index.users(done & ~selected)))
     if len(run.remaining):
         try:
             _begin(run, plan.terms.allowed)
@@ -195,14 +208,14 @@ def _begin(run: Run, allowed: frozenset[str]) -> None:
 
 def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:
     """Return how the files were found; `before` is the price of earlier replies."""
-    price = run.manifest.price
-    changed = before and price and before not in (price, price.when_deferred)
+    price = run.manifest.price_at(run.manifest.provenance["endpoint"])
+    changed = before and (price is None or before not in (price, price.when_deferred))
     resumed = not run.is_new and len(run.remaining) and run.users_done
     return Opened(
         run.label,
         torn=run.store.torn,
         outside=run.store.outside(),
         beyond_share=beyond_share,
-        prices=(before, price) if changed and before and price else None,
+        prices=(before, price) if changed and before else None,
         resumed=(run.users_done, run.users) if resumed else None,
     )

@@ -184,4 +184,4 @@ def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:
     if bill.total.requests or manifest.cost is None:
         return bill.cost(manifest.prices, sampling_again(manifest).most_completion)
     counted = msgspec.convert(manifest.cost, Cost)
-    return counted if counted.shares else counted.at(manifest.price)
+    return counted.at(manifest.prices[0]) if len(manifest.prices) == 1 else counted

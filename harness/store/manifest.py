@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, get_args
 
@@ -63,6 +63,7 @@ class Provenance(TypedDict, total=False):
     """What is recorded; nothing relies on those that may be anything. `reused` counts replies of other runs by name.
 
     `price` is the first that was in force, `later_prices` those that followed: a reply's line has the place of its own.
+    None is a price that is not known. `price_endpoints` are where each holds, if that is not always `endpoint`.
     """
 
     endpoint: Required[Text]
@@ -76,7 +77,8 @@ class Provenance(TypedDict, total=False):
     price: JSON | None
     primary: str | None
     html: bool
-    later_prices: list[JSON]
+    later_prices: list[JSON | None]
+    price_endpoints: list[Text]
     benchmark: Any
     data_set: Any
     source: str | None
@@ -171,14 +173,13 @@ class Counts(TypedDict, total=False):
 
 
 class Times(TypedDict, total=False):
-    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one (`Progress.schedule`).
-    `parallel` is how many requests at once the endpoint was seen to answer."""
+    """Moments in ISO 8601, UTC; `seconds` of all sessions, `schedule` of the last one
+    (`Progress.schedule`)."""
 
     created: Required[str]
     updated: str
     seconds: Number
     schedule: JSON | None
-    parallel: Number
     reevaluated: Any
 
 
@@ -208,28 +209,55 @@ class Manifest(msgspec.Struct, kw_only=True):
         return msgspec.convert(recorded, list[Price | None])
 
     @property
-    def price(self) -> Price | None:
-        """Return the last price that was in force, None if none is known."""
-        return self.prices[-1]
+    def price_endpoints(self) -> list[str]:
+        """Return at which endpoint each of `prices` is in force."""
+        return self.provenance.get("price_endpoints") or [self.provenance["endpoint"]] * len(self.prices)
+
+    def price_place(self, endpoint: str) -> int | None:
+        """Return the place of the last price at an endpoint, or at replicas that include it; None if none was."""
+        addresses = set(endpoint.split())
+        places = [place for place, at in enumerate(self.price_endpoints) if addresses <= set(at.split())]
+        return places[-1] if places else None
+
+    def price_at(self, endpoint: str) -> Price | None:
+        """Return the last price at an endpoint, None if none is known."""
+        place = self.price_place(endpoint)
+        return None if place is None else self.prices[place]
 
     def take_price(self, price: Price | None) -> int:
-        """Note that a price is in force now, None for the last one; return its place. Raise `BadInput` for one in
-        another currency."""
-        known = self.prices
-        if price is None or price == known[-1]:
-            return len(known) - 1
-        if known[-1] is None:
-            self.provenance["price"] = msgspec.to_builtins(price)
-            return 0
-        if price.currency != known[-1].currency:
+        """Note that a price is in force now at this run's endpoint, None for the last one there; return its place.
+
+        Replies of before any price was known there have it, too. Raise `BadInput` for one in another currency.
+        """
+        prices, endpoints, endpoint = self.prices, self.price_endpoints, self.provenance["endpoint"]
+        place = self.price_place(endpoint)
+        if place is not None and price in (None, prices[place]):
+            return place
+        other = next((known for known in prices if known and price and known.currency != price.currency), None)
+        if price and other:
             raise BadInput(
                 f"{self.identity['model']} is priced in {price.currency} now, and this run's replies are in "
-                f"{known[-1].currency}: a run has one currency; correct the providers file, or give all its replies "
+                f"{other.currency}: a run has one currency; correct the providers file, or give all its replies "
                 "the new price with `reeval --new-prices`"
             )
-        later = [*self.provenance.get("later_prices", ()), msgspec.to_builtins(price)]
-        self.provenance["later_prices"] = later
-        return len(later)
+        if place is not None and prices[place] is None:
+            prices[place] = price
+        else:
+            place = len(prices)
+            prices.append(price)
+            endpoints.append(endpoint)
+        self.set_prices(prices, endpoints)
+        return place
+
+    def set_prices(self, prices: Sequence[Price | None], endpoints: Sequence[str]) -> None:
+        """Record the prices, each with its endpoint."""
+        self.provenance["price"], *later = msgspec.to_builtins(prices)
+        self.provenance.pop("later_prices", None)
+        self.provenance.pop("price_endpoints", None)
+        if later:
+            self.provenance["later_prices"] = later
+        if set(endpoints) != {self.provenance["endpoint"]}:
+            self.provenance["price_endpoints"] = list(endpoints)
 
     @property
     def repeats(self) -> int:
@@ -245,9 +273,7 @@ class Manifest(msgspec.Struct, kw_only=True):
             for name, (a, b) in differences(old.identity, self.identity).items()
         ]
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
-        self.provenance["price"] = old.provenance.get("price")
-        if later := old.provenance.get("later_prices"):
-            self.provenance["later_prices"] = later
+        self.set_prices(old.prices, old.price_endpoints)
         if primary := old.provenance.get("primary"):
             self.provenance["primary"] = primary
         if learned := old.tuning.get("learned_limit"):
@@ -319,7 +345,7 @@ def _wrong(data: JSON) -> str | None:
             ("identity.sampling", made.identity["sampling"], _Sampling),
             ("times.schedule", made.times.get("schedule"), _Schedule | None),
             ("provenance.price", made.provenance.get("price"), Price | None),
-            ("provenance.later_prices", made.provenance.get("later_prices", ()), list[Price]),
+            ("provenance.later_prices", made.provenance.get("later_prices", ()), list[Price | None]),
             ("cost", made.cost, Cost | None),
         ):
             section = place
@@ -336,6 +362,8 @@ def _wrong(data: JSON) -> str | None:
         )
     if len({price.currency for price in made.prices if price}) > 1:
         return "provenance.later_prices: expected prices in the currency of the first"
+    if len(made.price_endpoints) != len(made.prices):
+        return "provenance.price_endpoints: expected an endpoint for each price"
     number, parts = part_of(made.selection)
     if number > parts:
         return f"selection.part: expected a part among {parts}, got {number}"

@@ -295,7 +295,7 @@ class RunStore:
         line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
         self._events.append(line)
         if what in UNANSWERED:
-            _lose(self.bill, line)
+            count_lost(self.bill, line)
 
     def starts(self, size: int, times: int = 1) -> None:
         """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
@@ -567,12 +567,12 @@ def count_unanswered(bill: Bill, files: RunFiles) -> None:
         if data.get("what") == IN_FLIGHT:
             flights[str(data.get("session"))] = data
         elif data.get("what") in UNANSWERED:
-            _lose(bill, data)
+            count_lost(bill, data)
     for data in flights.values():
-        _lose(bill, data)
+        count_lost(bill, data)
 
 
-def _lose(bill: Bill, line: JSON) -> None:
+def count_lost(bill: Bill, line: JSON) -> None:
     """Add the requests of a line, by their number (`requests`, 1 without) and bytes (`sent`)."""
     if line.get("sent") is not None:
         bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))

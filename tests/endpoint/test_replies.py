@@ -111,8 +111,8 @@ def test_cached_and_reasoning_tokens_are_read_by_their_names(
 
 def test_counts_that_sums_can_hold_are_taken() -> None:
     """The largest count that is believed is far above any reply, and millions of it still fit a file's 64 bits."""
-    found = completion(reply({"content": "好"}, usage={"prompt_tokens": 2**40 - 1, "completion_tokens": 0}))
-    assert (found.prompt_tokens, found.completion_tokens) == (2**40 - 1, 0)
+    found = completion(reply({"content": "好"}, usage={"prompt_tokens": 2**40 - 1, "completion_tokens": 1}))
+    assert (found.prompt_tokens, found.completion_tokens) == (2**40 - 1, 1)
 
 
 PLAIN = reply({"content": "好"}, model="qwen")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from hashlib import blake2b
 from pathlib import Path
@@ -19,6 +20,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support.processes import wait_for
 from tests.support.scripted import PromptHandler, answer, listening
 
 JSON = dict[str, Any]
@@ -31,7 +33,8 @@ Price = tuple[str, str, str]
 class Act:
     """What happens to a try: the tokens that are billed, None for none; the usage that is reported; and the reply.
 
-    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off) or `hang` (until `Account.release`).
+    `fault` is `status 500`, `status 429`, `cut` (a stream that breaks off), `hang` (until `Account.release`) or `wait`
+    (until then, and it is answered).
     """
 
     tokens: tuple[int, int, int] | None = (100, 0, 40)
@@ -61,6 +64,13 @@ def plain(body: JSON, number: int) -> Act:
     """Tokens that the prompt decides, all reported."""
     tokens = 100 + draw(body) % 97, draw(body) % 31, 40 + draw(body) % 13
     return Act(tokens, full(*tokens))
+
+
+def thoughts_apart(body: JSON, number: int) -> Act:
+    """Thoughts that `completion_tokens` leaves out, and the total includes."""
+    visible, thoughts = 40 + draw(body) % 13, 260
+    usage = {**full(150, 0, visible, thoughts), "total_tokens": 150 + visible + thoughts}
+    return Act((150, 0, visible + thoughts), usage)
 
 
 def half(body: JSON, number: int) -> Act:
@@ -165,6 +175,9 @@ class Handler(PromptHandler):
         if act.fault == "hang":
             self.account.release.wait(20)
             self.close_connection = True
+        elif act.fault == "wait":
+            self.account.release.wait(60)
+            self._send(200, orjson.dumps(reply))
         elif act.fault == "cut":
             piece = {"choices": [{"index": 0, "delta": {"content": reply["choices"][0]["message"]["content"][:9]}}]}
             self._send(200, b"data: %b\n\n" % orjson.dumps(piece), "text/event-stream")
@@ -213,6 +226,16 @@ def providers(folder: Path, url: str, **changed: str) -> list[str]:
     return ["--providers", str(folder / "providers.toml")]
 
 
+def provider(name: str, url: str, *, scale: int | None = 1) -> str:
+    """A provider of a file, with the price of `a` times a scale; without a price for None."""
+    text = f'[providers.{name}]\nbase_url = "{url}"\nkey_required = false\n'
+    if scale is not None:
+        prompt, cached, completion = (Decimal(price) * scale for price in PRICES["a"])
+        text += f'[providers.{name}.prices.a]\ncurrency = "USD"\nbatch = 0.5\n'
+        text += f"prompt = {prompt}\ncached = {cached}\ncompletion = {completion}\n"
+    return text
+
+
 class Bench:
     """Commands in one results folder, and what they say."""
 
@@ -220,7 +243,7 @@ class Bench:
         pytest.importorskip("harness.features.prices")
         self.folder, self.account, self._capsys = folder, of, capsys
         self.results = folder / "results"
-        self.output = ""
+        self.output = self.errors = ""
         self.providers = providers(folder, of.url)
 
     def run(self, *words: str, limit: int = 9) -> int:
@@ -233,7 +256,7 @@ class Bench:
 
     def command(self, *words: str) -> int:
         code = main([*words, "--results-dir", str(self.results)])
-        self.output = self._capsys.readouterr().out
+        self.output, self.errors = self._capsys.readouterr()
         return code
 
     def said(self, *words: str) -> Any:
@@ -267,6 +290,41 @@ class Bench:
 
     def spent(self, *names: str) -> Fraction:
         return self.account.total(*names)
+
+
+def hang_after(bench: Bench, script: Script, answered: int) -> None:
+    """Bill all tries as the script does, and answer only so many from now on."""
+    last = bench.account.arrived + answered
+
+    def hanging(body: JSON, number: int) -> Act:
+        act = script(body, number)
+        return Act(act.tokens, None, "hang") if bench.account.arrived > last else act
+
+    bench.account.script = hanging
+
+
+@contextmanager
+def playing(bench: Bench, *words: str, limit: int = 9) -> Iterator[subprocess.Popen[str]]:
+    """A `run` of the bench in a process of its own, which is killed at the end."""
+    models = [] if "--model" in words else ["--model", "p:a"]
+    where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--results-dir", str(bench.results)]
+    command = [sys.executable, "-m", "harness", "run", *where, *models, *bench.providers, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def killed_once(bench: Bench, script: Script, *words: str, answered: int = 12, in_flight: int = 6) -> list[str]:
+    """Kill a run with requests in flight, all of which are billed; return its words, and answer from now on."""
+    hang_after(bench, script, answered)
+    with playing(bench, *words, "--concurrency", str(in_flight)):
+        wait_for(lambda: bench.account.arrived >= answered + in_flight)
+    bench.account.release.set()
+    bench.account.script = script
+    where = ["--demo", "--platform", "weibo", "--limit", "9", "--no-html", "--model", "p:a"]
+    return [*where, *bench.providers, *words]
 
 
 def killed_three_times(bench: Bench, *more: str) -> list[str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from harness.config.plan import Plan
-from harness.cost import HOW_TO_PRICE, Price
+from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
 from harness.endpoint.caller import ABANDONED, Caller, NotNow, Try, Trying
 from harness.endpoint.transport import Received, Transport
 from harness.engine.extension import Extension, Say
@@ -83,9 +84,16 @@ class Budgets(Extension):
         budget = Budget(cap, entries) if cap.each else self._shared.setdefault((cap, part), Budget(cap, entries))
         return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
 
+    def expected(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+        if plan.name in self._caps and plan.sampling.most_completion is None:
+            yield (
+                f"{plan.name}: without --max-tokens the first replies, if they are longer than the {SAFE_COMPLETION} "
+                "tokens that are reserved for each, may together bill more than the budget: give --max-tokens"
+            )
+
     def trying(self, lane: Lane, trying: Trying) -> Trying:
         meter = self._meters.get(lane.runs[0])
-        return metered(lane.caller, meter, trying) if meter else trying
+        return metered(lane.caller, meter, trying, partial(lane.findings.note, "budget")) if meter else trying
 
 
 def cap_of(plan: Plan, words: Any) -> Cap | None:
@@ -143,10 +151,11 @@ class _Paid:
         self.reservation.settle(received, fault)
 
 
-def metered(caller: Caller, meter: Meter, trying: Trying) -> Trying:
+def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
     """Return what tries a request within a budget, which the caller's other requests count towards, too.
 
-    One that does not fit waits without a slot. One request of a caller looks for room at a time.
+    One that does not fit waits without a slot. One request of a caller looks for room at a time; `note` is called when
+    it waits for other commands.
     """
     caller.allowance = meter
     if caller.question:
@@ -164,6 +173,8 @@ def metered(caller: Caller, meter: Meter, trying: Trying) -> Trying:
                 looking.callback(meter.found)
             await turn.acquire()
             looking.callback(turn.release)
+            if why := meter.waits_for:
+                note(why)
             while True:
                 await meter.room(size)
                 try:

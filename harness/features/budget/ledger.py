@@ -9,7 +9,8 @@ the saved replies of the runs that use them.
 
 A line is sealed as those of all logs. `budget` is the unit, and the part of a run that a share is of; `day` is a date
 in UTC, empty for what was spent on days that are not known; `amount` is exact, and negative where something is given
-back.
+back. `reserved` is how much of it is reserved and not spent, negative where a reservation ends. A reservation lasts as
+long as a process plays its run, which the run's lock shows; after that it counts as spent.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from harness.cost import plain
 from harness.errors import MachineError
 from harness.features.budget import Cap
 from harness.store.disk import DISK, KEEP, Disk, write_whole
-from harness.store.lock import NO_LOCKS
+from harness.store.files import runs_in
+from harness.store.lock import NO_LOCKS, held
 from harness.store.log import parsed, seal, sound, sound_lines
+from harness.store.manifest import is_file_name
 
 NAME = "budget.jsonl"
 FORMAT = 1
@@ -48,6 +51,7 @@ class Ledger:
         self._disk = disk
         self._read = 0
         self._sums: dict[_Key, Decimal] = {}
+        self._reserved: dict[_Key, Decimal] = {}
         try:
             self._fd = disk.open(self._path, KEEP)
         except OSError as error:
@@ -72,6 +76,19 @@ class Ledger:
         ]
         return sum(wanted, NOTHING)
 
+    def reserved(self, budget: str, day: str | None) -> dict[str, dict[str, Decimal]]:
+        """Return what is reserved of a budget, on one day unless it is None, by run and day."""
+        found: dict[str, dict[str, Decimal]] = {}
+        for (of_budget, run, on), amount in self._reserved.items():
+            if of_budget == budget and day in (None, on) and amount > 0:
+                found.setdefault(run, {})[on] = amount
+        return found
+
+    def is_played(self, run: str) -> bool:
+        """Return whether a process plays a run of the folder now."""
+        folder = self._path.parent / run
+        return is_file_name(run) and any(held(files.lock, self._clock) for files in runs_in(folder))
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock, with all lines of others read, and a torn one of a dead process ended."""
@@ -85,9 +102,10 @@ class Ledger:
         except OSError as error:
             raise MachineError(f"cannot use {self._path}: {error.strerror}") from error
 
-    def append(self, budget: str, run: str, day: str, amount: Decimal) -> None:
-        """Append an amount; the lock is held."""
-        line = seal({"budget": budget, "run": run, "day": day, "amount": plain(amount), "format": FORMAT})
+    def append(self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = NOTHING) -> None:
+        """Append an amount, and how much of it is reserved; the lock is held."""
+        more = {"reserved": plain(reserved)} if reserved else {}
+        line = seal({"budget": budget, "run": run, "day": day, "amount": plain(amount), **more, "format": FORMAT})
         os.lseek(self._fd, 0, os.SEEK_END)
         write_whole(self._disk, self._fd, line)
         self._read += len(line)
@@ -125,12 +143,13 @@ class Ledger:
         data = parsed(line) if sound(line) else {}
         key = data.get("budget"), data.get("run"), data.get("day")
         try:
-            amount = Decimal(str(data.get("amount")))
+            amount, reserved = Decimal(str(data.get("amount"))), Decimal(str(data.get("reserved", 0)))
         except InvalidOperation:
             return
-        if amount.is_finite() and all(isinstance(part, str) for part in key):
+        if amount.is_finite() and reserved.is_finite() and all(isinstance(part, str) for part in key):
             budget, run, day = map(str, key)
             self._sums[budget, run, day] = self._sums.get((budget, run, day), NOTHING) + amount
+            self._reserved[budget, run, day] = self._reserved.get((budget, run, day), NOTHING) + reserved
 
 
 class LedgerEntries:
@@ -142,27 +161,44 @@ class LedgerEntries:
         self._budget = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
         self._run = run
         self._daily = cap.daily
+        self._own: set[str] = set()
+        """Runs that this process plays."""
 
-    def total(self) -> Decimal:
+    def totals(self) -> tuple[Decimal, Decimal]:
         with self._ledger.locked():
-            return self._total()
+            reserved = self._ledger.reserved(self._budget, self._day)
+            others = [run for run in reserved if run not in self._own and self._run in (None, run)]
+            amounts = [sum(reserved[run].values(), NOTHING) for run in others if self._ledger.is_played(run)]
+            return self._total(), sum(amounts, NOTHING)
 
     def _total(self) -> Decimal:
-        return self._ledger.total(self._budget, self._run, self._ledger.today if self._daily else None)
+        return self._ledger.total(self._budget, self._run, self._day)
+
+    @property
+    def _day(self) -> str | None:
+        return self._ledger.today if self._daily else None
 
     def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
         with self._ledger.locked():
             if most is not None and self._total() + amount > most:
                 return None
-            self._ledger.append(self._budget, run, day := self._ledger.today, amount)
+            self._ledger.append(self._budget, run, day := self._ledger.today, amount, amount)
             return day
 
-    def correct(self, run: str, amount: Decimal, day: str) -> None:
+    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
         with self._ledger.locked():
-            self._ledger.append(self._budget, run, day, amount)
+            self._ledger.append(self._budget, run, day, taken - amount, -amount)
+
+    def resume(self, run: str, amount: Decimal, day: str) -> None:
+        with self._ledger.locked():
+            self._ledger.append(self._budget, run, day, NOTHING, amount)
 
     def carry(self, run: str, amount: Decimal) -> None:
-        """Have no less of a run than an amount, on days that are not known."""
+        """Have no less of a run than an amount, on days that are not known. What a dead process had reserved for it is
+        spent."""
+        self._own.add(run)
         with self._ledger.locked():
+            for day, reserved in self._ledger.reserved(self._budget, None).get(run, {}).items():
+                self._ledger.append(self._budget, run, day, NOTHING, -reserved)
             if (missing := amount - self._ledger.total(self._budget, run, None)) > 0:
                 self._ledger.append(self._budget, run, "", missing)

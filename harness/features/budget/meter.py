@@ -1,7 +1,8 @@
 """Budgets: a cap on what requests cost, in money or in tokens, kept while many are in flight.
 
 A request reserves what it may cost before it is sent, and its reply's usage settles that. One that does not fit waits
-while others hold reservations, since their replies may give some back. Once none does, its run stops. So the cap is
+while others hold reservations, since their replies may give some back, also those of other commands on the same budget.
+Once none does, its run stops. So the cap is
 exceeded only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
 
 Reservations and what became of them are in `Entries`, which may be those of other processes too.
@@ -18,34 +19,44 @@ from decimal import Decimal
 from math import ceil
 from typing import Protocol
 
+import anyio
+
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
 from harness.endpoint.caller import Allowance, may_be_billed
 from harness.endpoint.transport import Received
 from harness.errors import HarnessError, TransportFault
 from harness.features.budget import TOKENS, BudgetReached, Cap
-from harness.model import Load
+from harness.model import Load, UnclearTokens
 from harness.ui.words import count
 
 SAFE_START = SAFE_COMPLETION
 """Tokens that a completion may take, until `ENOUGH` replies show what they take."""
 ENOUGH, REPLIES = 20, 512
 """Replies before estimates rely on them, and the number of last ones that completions are judged by."""
+LOOK_SECONDS = 0.5
+"""Between two looks at what other processes have given back."""
 NOTHING = Decimal(0)
+NOTHING_UNCLEAR = UnclearTokens()
 
 
 class Entries(Protocol):
     """What is spent and reserved of a budget, by each run and on each day."""
 
-    def total(self) -> Decimal:
-        """Return all that counts now."""
+    def totals(self) -> tuple[Decimal, Decimal]:
+        """Return all that counts now, and how much of it other processes have reserved that still play."""
         ...
 
     def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        """Add an amount of now, unless the total would exceed `most`; return its day, None if it was not added."""
+        """Reserve an amount of now, unless the total would exceed `most`; return its day, None if it was not
+        reserved."""
         ...
 
-    def correct(self, run: str, amount: Decimal, day: str) -> None:
-        """Add the difference between what an amount of a day was and what it should have been."""
+    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
+        """End the reservation of an amount of a day, of which so much was taken."""
+        ...
+
+    def resume(self, run: str, amount: Decimal, day: str) -> None:
+        """Take an amount that counts already as reserved by this process."""
         ...
 
 
@@ -55,8 +66,8 @@ class InMemory:
     def __init__(self) -> None:
         self._total = NOTHING
 
-    def total(self) -> Decimal:
-        return self._total
+    def totals(self) -> tuple[Decimal, Decimal]:
+        return self._total, NOTHING
 
     def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
         if most is not None and self._total + amount > most:
@@ -64,8 +75,11 @@ class InMemory:
         self._total += amount
         return ""
 
-    def correct(self, run: str, amount: Decimal, day: str) -> None:
-        self._total += amount
+    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
+        self._total += taken - amount
+
+    def resume(self, run: str, amount: Decimal, day: str) -> None:
+        pass
 
 
 class Budget:
@@ -79,11 +93,9 @@ class Budget:
 
     @property
     def spent(self) -> Decimal:
-        """Return what replies took, and what failed tries and those of other processes may have taken."""
-        return max(NOTHING, self.entries.total() - self.reserved)  # what is reserved may be of the day before
-
-    def fits(self, amount: Decimal) -> bool:
-        return self.entries.total() + amount <= self.cap.amount
+        """Return what replies took, and what failed tries and those of dead processes may have taken."""
+        total, elsewhere = self.entries.totals()
+        return max(NOTHING, total - elsewhere - self.reserved)  # what is reserved may be of the day before
 
     def take(self, amount: Decimal, run: str = "") -> str | None:
         """Reserve an amount if it fits; return the day to which it belongs, None if it does not."""
@@ -94,26 +106,35 @@ class Budget:
     def settle(self, amount: Decimal, taken: Decimal, day: str, run: str = "") -> None:
         """End a reservation of an amount, of which so much was taken."""
         self.reserved -= amount
-        if taken != amount:
-            self.entries.correct(run, taken - amount, day)
+        self.entries.settle(run, amount, taken, day)
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def changed(self) -> None:
-        """Wait until the next reservation ends."""
+        """Wait until the next reservation ends, or until those of other processes may have."""
         self._changed = self._changed or asyncio.Event()
-        await self._changed.wait()
+        with anyio.move_on_after(LOOK_SECONDS if self.entries.totals()[1] else None):
+            await self._changed.wait()
 
-    def reached(self, amount: Decimal) -> BudgetReached:
-        """Return the error for a request that may take an amount, and never fits."""
-        cap = self.cap
-        whole, spent, next_one = map(cap.shown, (cap.amount, self.spent, amount))
-        later = "tomorrow (UTC), or " if cap.daily else ""
-        return BudgetReached(
-            f"the budget of {whole}{' a day' if cap.daily else ''} is reached ({spent} spent, the next request may "
-            f"take {next_one}): resume {later}with a larger --budget"
-        )
+    def room(self, amount: Decimal, hint: str) -> Decimal:
+        """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
+        whatever reservations give back; `hint` is what to do about its size."""
+        cap, (total, elsewhere) = self.cap, self.entries.totals()
+        whole, next_one = f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}", cap.shown(amount)
+        if total + amount <= cap.amount or self.reserved:
+            return cap.amount - total
+        if amount > cap.amount:
+            raise BudgetReached(
+                f"the budget of {whole} is less than one request may take ({next_one}): give a larger --budget{hint}"
+            )
+        if not elsewhere:
+            later = "tomorrow (UTC), or " if cap.daily else ""
+            raise BudgetReached(
+                f"the budget of {whole} is reached ({cap.shown(self.spent)} spent, the next request may take "
+                f"{next_one}): resume {later}with a larger --budget{hint}"
+            )
+        return cap.amount - total
 
 
 class Meter(Allowance):
@@ -146,22 +167,40 @@ class Meter(Allowance):
         whole = count(float(cap.amount)) if cap.unit == TOKENS else rounded(cap.amount)
         return ((f"budget {shown} of {whole} {cap.unit}", 30),)
 
+    @property
+    def waits_for(self) -> str:
+        """Return why a request waits for other commands; empty if it does not."""
+        budget, (_, elsewhere) = self.budget, self.budget.entries.totals()
+        if budget.reserved or not elsewhere:
+            return ""
+        whole, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
+        return f"waiting: other commands have reserved {reserved} of the budget of {whole}"
+
+    @property
+    def _hint(self) -> str:
+        """Return what makes a request smaller, besides a larger budget."""
+        if self._most is not None or len(self._sorted) >= ENOUGH:
+            return ""
+        return f", or --max-tokens to a new run (without it a reply may take {self._completion} tokens)"
+
     def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
+        if not sizes:
+            return []
         budget, amounts, whole = self.budget, list[Decimal](), NOTHING
-        room = budget.cap.amount - budget.entries.total()
+        room = budget.room(self.estimate(sizes[0]), self._hint)
         for size in sizes:
             if whole + (amount := self.estimate(size)) > room:
                 break
             whole += amount
             amounts.append(amount)
-        if sizes and not amounts and not budget.reserved:
-            raise budget.reached(amount)
         if not amounts or (day := budget.take(whole, self.run)) is None:  # another process may have been faster
             return []
         return [Reserved(amount, budget.cap.unit, day) for amount in amounts]
 
     def resume(self, reserved: Reserved | None) -> None:
-        self.budget.reserved += self._own(reserved)
+        if reserved and (amount := self._own(reserved)):
+            self.budget.reserved += amount
+            self.budget.entries.resume(self.run, amount, reserved.day)
 
     def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
         expected = reserved.amount if reserved else self.estimate(size)
@@ -184,11 +223,9 @@ class Meter(Allowance):
         return None if day is None else Reservation(self, amount, size, day)
 
     async def room(self, size: int) -> None:
-        """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will: nothing is in flight."""
+        """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
         budget = self.budget
-        while not budget.fits(amount := self.estimate(size)):
-            if not budget.reserved:
-                raise budget.reached(amount)
+        while budget.room(amount := self.estimate(size), self._hint) < amount:
             await budget.changed()
 
     def found(self) -> None:
@@ -239,16 +276,24 @@ class Meter(Allowance):
             longest = self._sorted[-1] if self._sorted else 0
             unknown = ceiling(most, longest) + (completion.size if most is None else 0)
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
-        return self._amount(prompt or 0, answer or 0, min(completion.cached_tokens or 0, completion.prompt_tokens or 0))
+        prompt, answer = prompt or 0, answer or 0
+        cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
+        if (unclear := completion.unclear) is None:
+            return self._amount(prompt, answer, cached)
+        prompt += unclear.prompt
+        as_prompt = self._amount(prompt + unclear.either, answer, cached)
+        return max(as_prompt, self._amount(prompt, answer + unclear.either, cached))
 
     def _learn(self, received: Received, size: int) -> None:
-        completion = received.completion
+        completion, unclear = received.completion, received.completion.unclear or NOTHING_UNCLEAR
         if completion.prompt_tokens is not None:
             self._replies += 1
-            self._ratio = max(self._ratio, completion.prompt_tokens / max(1, size))
+            prompt = completion.prompt_tokens + unclear.prompt + unclear.either
+            self._ratio = max(self._ratio, prompt / max(1, size))
         if completion.completion_tokens is not None:
-            insort(self._sorted, completion.completion_tokens)
-            self._recent.append(completion.completion_tokens)
+            length = completion.completion_tokens + unclear.either
+            insort(self._sorted, length)
+            self._recent.append(length)
             if len(self._recent) > REPLIES:
                 del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
 

@@ -23,7 +23,6 @@ class Estimate:
 
 FEATURE = Feature(
     "estimate",
-    needs=("preview",),
     options={Estimate: ("run",)},
     extension="harness.features.estimate.first_users:FirstUsers",
 )

@@ -30,6 +30,7 @@ from harness.benchmark import Benchmark
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report
 from harness.config import origin
+from harness.cost import Price, Rate
 from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
 from harness.engine.opening import NOT_REPORTED
@@ -40,7 +41,7 @@ from harness.model import JSON
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
-from harness.store.log import objects
+from harness.store.log import objects, seal
 from harness.store.manifest import (
     COMPLETE,
     RUNNING,
@@ -186,11 +187,14 @@ def merge(
     kept, files = _kept(parts), RunFiles(folder, parts[0].files.subset)
     with closing(RunStore(files, time.time, stamp(), disk)) as store:
         store.keep_files(kept)
-        _copy(parts, index, files, disk)
         manifest = _manifest(parts)
+        places = _take_prices(parts, manifest)
+        _copy(parts, places, index, files, disk)
         done = store.open_logs(index)
-        for one in [one for part in parts for one in pending(part.files)]:  # given up, and perhaps billed
-            store.event("unanswered", requests=one.requests, sent=one.sent, **one.rate.data)
+        for part, of_part in zip(parts, places, strict=True):
+            for one in pending(part.files):  # given up, and perhaps billed
+                line = _at_price({"requests": one.requests, "sent": one.sent, **one.rate.data}, of_part)
+                store.event("unanswered", **line)
         run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
         report, more = finish(run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts))
         write_report(files, report, more, disk)
@@ -198,18 +202,46 @@ def merge(
     return manifest, report
 
 
-def _copy(parts: Sequence[Part], index: TaskIndex, files: RunFiles, disk: Disk) -> None:
+def _take_prices(parts: Sequence[Part], merged: Manifest) -> list[list[int]]:
+    """Give the merged run the prices of all parts, each at its endpoint; return for each part the places of its prices
+    there. Raise `BadInput` for prices in two currencies."""
+    known: dict[tuple[Price | None, str], int] = {}
+    places = []
+    for part in parts:
+        priced = zip(part.manifest.prices, part.manifest.price_endpoints, strict=True)
+        places.append([known.setdefault(price, len(known)) for price in priced])
+    if len(currencies := {price.currency for price, _ in known if price}) > 1:
+        raise BadInput(
+            f"{parts[0].label}: its parts are priced in {' and '.join(sorted(currencies))}: give all parts "
+            "prices in one currency with `reeval --new-prices`"
+        )
+    merged.set_prices([price for price, _ in known], [endpoint for _, endpoint in known])
+    return places
+
+
+def _at_price(line: JSON, places: Sequence[int]) -> JSON:
+    """Return a line with the place that its price has in the merged run."""
+    place = places[min(Rate.of(line).price, len(places) - 1)]
+    others = {name: value for name, value in line.items() if name != "price"}
+    return {**others, "price": place} if place else others
+
+
+def _copy(
+    parts: Sequence[Part], places: Sequence[Sequence[int]], index: TaskIndex, files: RunFiles, disk: Disk
+) -> None:
     """Write the parts' lines, each part's after those of the one before it."""
     with replacing(files.results, disk=disk) as file:
         owners = _records(parts, index, file)
     for name in ("responses", "failures", "events"):
         with replacing(getattr(files, name), disk=disk) as file:
-            for part in parts:
+            for part, of_part in zip(parts, places, strict=True):
                 has_user = np.where(owners == 0, index.selected(part.manifest.selection), owners == part.number)
+                moves = of_part != list(range(len(of_part)))
                 for line, data in objects(getattr(part.files, name)):
                     position = index.of(data)
-                    if position is None or has_user[position]:
-                        file.write(line.text + b"\n")
+                    if position is not None and not has_user[position]:
+                        continue
+                    file.write(seal(_at_price(data, of_part)) if moves and "sent" in data else line.text + b"\n")
 
 
 def _records(parts: Sequence[Part], index: TaskIndex, file: BinaryIO) -> NDArray[np.int64]:

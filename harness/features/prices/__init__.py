@@ -6,6 +6,6 @@ FEATURE = Feature(
     "prices",
     functions={
         "price_of": "harness.features.prices.prices:price_of",
-        "price_again": "harness.features.prices.prices:price_again",
+        "prices_again": "harness.features.prices.prices:prices_again",
     },
 )

@@ -66,7 +66,10 @@ def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
     """Yield the prices of a model, the one that counts first: the user's own, then those of its whole name."""
     undated = DATE.sub("", model)
     names = dict.fromkeys((model, undated))
-    own = [found.provider] if found.provider else [one for one in book.providers.values() if _is_at(found, one)]
+    if found.provider:
+        own = [found.provider] if _is_at(found, found.provider, os.environ) else []
+    else:
+        own = [provider for provider in book.providers.values() if _is_at(found, provider)]
     tables = [name for name, one in providers.shipped().providers.items() if _is_at(found, one)]
     yield from (one.prices[name] for name in names for one in own if name in one.prices)
     for name in names:
@@ -122,16 +125,25 @@ def _per_million(entry: JSON, name: str) -> Decimal | None:
     return made.normalize() + 0 if round(made, DIGITS) == made else None
 
 
-def price_again(manifest: Manifest) -> Price | None:
-    """Return what a saved run's model costs today at its endpoint, None if that is not known."""
-    if (endpoint := manifest.provenance["endpoint"]) == EMBEDDED:
-        return None
-    book = providers.read(None, os.environ)
-    provider = book.providers.get(manifest.provenance.get("provider") or "")
+def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price | None]:
+    """Return what a saved run's model costs today where each of its prices holds, None where that is not known."""
+    if manifest.provenance["endpoint"] == EMBEDDED:
+        return []
+    book = providers.read(providers_file, os.environ)
+    return [_price_again(manifest, endpoint, book) for endpoint in manifest.price_endpoints]
+
+
+def _price_again(manifest: Manifest, endpoint: str, book: Book) -> Price | None:
+    name = manifest.provenance.get("provider") if endpoint == manifest.provenance["endpoint"] else None
+    provider = book.providers.get(name or "")
     found = Found(tuple(map(Address, endpoint.split())), None, provider)
     return price_of(found, manifest.identity["model"], book)
 
 
-def _is_at(found: Found, provider: Provider) -> bool:
-    """Return whether all addresses are on servers that a providers file names for the provider."""
-    return found.hosts <= {host_of(url) for url in provider.base_url}
+def _is_at(found: Found, provider: Provider, environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether all addresses are on servers that a providers file, or else a variable in the `environment`, names
+    for the provider. One that has no address of its own is wherever the user says."""
+    if environment is not None and not provider.base_url:
+        return True
+    urls = provider.base_url if environment is None else providers.addresses(provider, environment)
+    return found.hosts <= {host_of(url) for url in (*provider.base_url, *urls)}

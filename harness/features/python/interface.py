@@ -277,6 +277,7 @@ def reeval(  # noqa: PLR0913
     subset: str | Sequence[str] | None = None,
     reparse: bool | None = None,
     new_prices: bool | None = None,
+    providers: str | Path | None = None,
     benchmark: str | None = None,
     trust: bool | None = None,
     tasks_dir: str | Path | None = None,

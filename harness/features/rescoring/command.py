@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from harness.analysis import selection
 from harness.benchmarks import overview
@@ -22,6 +23,10 @@ class Options(options.Earlier, options.Which):
         False, "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
     )
 
+    providers: Path | None = option(
+        None, "with --new-prices: your own providers file (default: as in `run`)", unit="FILE"
+    )
+
 
 def execute(args: Options) -> int:
     ours, skipped = selection.find(args)
@@ -29,7 +34,7 @@ def execute(args: Options) -> int:
     if not ours and not theirs:
         raise selection.nothing_found(args)
     chosen = rescoring.RescoreOptions(
-        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, partial(reported, args)
+        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.providers, partial(reported, args)
     )
     codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label)
     more, unread = selection.each(theirs, lambda of: _shown(of.scored_again(chosen)), lambda of: str(of.files.results))

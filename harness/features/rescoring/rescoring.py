@@ -35,13 +35,14 @@ from harness.ui.streams import tell
 @dataclass(frozen=True, slots=True)
 class RescoreOptions:
     """How runs are scored again. `tasks` is a folder, None for each run's own; `reparse` starts from the saved
-    responses instead of the saved answers; `new_prices` takes those of today; `reported` gets each new
-    report while its tasks are open."""
+    responses instead of the saved answers; `new_prices` takes those of today, by the user's own `providers` file if it
+    is named; `reported` gets each new report while its tasks are open."""
 
     results: Path
     tasks: Path | None
     reparse: bool
     new_prices: bool
+    providers: Path | None
     reported: Callable[[Reported], None]
 
 
@@ -70,7 +71,7 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
             store.load_responses(index)
         _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
         if chosen.new_prices:
-            _price_again(job, run.label)
+            _price_again(job, chosen.providers, run.label)
         failed = store.failed_users(index, job.expected)
         _settle(job, failed)
         many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
@@ -108,17 +109,18 @@ def _settle(job: Run, failed: int) -> None:
     manifest.save(job.store.files.manifest)
 
 
-def _price_again(job: Run, label: str) -> None:
-    """Give all replies of a run the price of today, or say that there is none."""
+def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
+    """Give all replies of a run the price of today where they came from, or say that there is none."""
     manifest = job.manifest
-    today = function("price_again")
-    if today and (price := today(manifest)):
-        if manifest.tuning.get(DEFERRED) and not job.store.bill.has_deferred:
-            price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
-        manifest.provenance["price"] = msgspec.to_builtins(price)
-        manifest.provenance.pop("later_prices", None)
-    elif manifest.provenance["endpoint"] != defaults.EMBEDDED:
+    prices, again = manifest.prices, function("prices_again")
+    known_today = again(manifest, providers_file) if again else []
+    if manifest.provenance["endpoint"] != defaults.EMBEDDED and not any(known_today):
         tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
+    for place, price in enumerate(known_today):
+        if price and manifest.tuning.get(DEFERRED) and not job.store.bill.has_deferred:
+            price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
+        prices[place] = price or prices[place]
+    manifest.set_prices(prices, manifest.price_endpoints)
 
 
 def _measured(job: Run, loop: asyncio.Runner | None, diverged: list[str]) -> Iterator[JSON]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +12,22 @@ import pytest
 
 from harness.defaults import SAMPLE_FOLDER
 from harness.store.log import seal, unseal
-from tests.support.billing import PRICES, Act, Bench, account, killed_three_times, plain, providers
+from tests.support.billing import (
+    JSON,
+    PRICES,
+    Act,
+    Bench,
+    account,
+    full,
+    hang_after,
+    killed_once,
+    killed_three_times,
+    plain,
+    playing,
+    providers,
+    thoughts_apart,
+)
+from tests.support.processes import wait_for
 
 
 @pytest.fixture
@@ -20,12 +36,126 @@ def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Bench]
         yield Bench(tmp_path, made, capsys)
 
 
+def ledger_sum(bench: Bench) -> Fraction:
+    lines = (bench.results / "budget.jsonl").read_bytes().splitlines()
+    return sum((Fraction(unseal(line)["amount"]) for line in lines), Fraction(0))
+
+
 def test_budget_counts_what_is_not_reported_as_the_most_that_it_may_be(bench: Bench) -> None:
     """Hidden tokens without a usage."""
     bench.account.script = lambda body, number: Act((700, 0, 900), None)
     assert bench.run("--budget", "0.2usd", "--max-tokens", "1000", "--concurrency", "4", limit=60) == 5
     assert 0 < bench.spent() <= Fraction("0.2")
     assert bench.bounds()[1] <= Fraction("0.2")
+
+
+@pytest.mark.parametrize("unit", ["usd", "tok"])
+def test_budget_counts_thoughts_outside_completion_tokens(bench: Bench, unit: str) -> None:
+    """After a resume, too, whose ledger has them already."""
+    cap = {"usd": Fraction("0.009"), "tok": Fraction(9000)}[unit]
+    billed = {"usd": bench.spent, "tok": lambda: tokens(bench)}[unit]
+    bench.account.script = thoughts_apart
+    words = ("--max-tokens", "400", "--concurrency", "3", "--budget", f"{float(cap):g}{unit}")
+    assert bench.run(*words) == 5
+    first = billed()
+    assert 0 < first <= cap and bench.exact() == bench.spent()
+    assert bench.resume() == 5 and billed() == first
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(bench: Bench, named: bool) -> None:
+    """What is only in the total counts once, also after the resume that reads it from the saved replies."""
+
+    def script(body: JSON, number: int) -> Act:
+        act = thoughts_apart(body, number)
+        if not named and act.usage:
+            del act.usage["completion_tokens_details"]
+        return act
+
+    words = killed_once(bench, script, "--max-tokens", "400", "--budget", "1usd")
+    counted, billed = ledger_sum(bench), bench.spent()
+    assert counted >= billed
+    assert bench.command("run", *words, "--budget", "1usd") == 0
+    assert ledger_sum(bench) - counted == bench.spent() - billed > 0
+    low, high = bench.bounds()
+    assert low < bench.spent() <= high
+
+
+def test_usage_of_zeros_does_not_keep_a_run_below_its_budget_for_free(bench: Bench) -> None:
+    """A prompt has no 0 tokens: what is not reported counts as the most that it may be."""
+    bench.account.script = lambda body, number: Act((150, 0, 45), {"prompt_tokens": 0, "completion_tokens": 0})
+    assert bench.run("--budget", "50000tok", limit=40) == 5
+    assert 0 < tokens(bench) <= 50_000
+
+
+def tokens(bench: Bench) -> int:
+    """All that is billed."""
+    return sum(of_try for _, _, of_try in bench.account.billed)
+
+
+def waits(bench: Bench, run: str) -> bool:
+    """Whether a run's log has that it waits for another command."""
+    log = bench.results / run / "run_weibo.log"
+    return log.exists() and b"other commands have reserved" in log.read_bytes()
+
+
+SHARED = ("--max-tokens", "60", "--concurrency", "1", "--budget", "4ktok/day")
+"""Room for one request, of 2,000 to 3,000 bytes, and not for two; a reply takes less than 200 tokens."""
+
+
+def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> None:
+    """It says so, and goes on once replies have given that back; both together keep the budget."""
+    bench.account.script = lambda body, number: replace(plain(body, number), fault="wait")
+    with playing(bench, "--model", "p:b", *SHARED, limit=2) as first:
+        wait_for(lambda: bench.account.arrived)
+        with playing(bench, *SHARED, limit=2) as second:
+            wait_for(lambda: waits(bench, "a") or second.poll() is not None)
+            assert second.poll() is None and first.poll() is None
+            assert {model for model, *_ in bench.account.billed} == {"b"}
+            bench.account.script = plain
+            bench.account.release.set()
+            said = second.communicate()[0]
+            assert (second.returncode, first.wait()) == (0, 0), said
+    assert "other commands have reserved" in said
+    assert bench.exact("a") + bench.exact("b") == bench.spent() and tokens(bench) <= 4_000
+
+
+def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
+    """A command that waited for it stops, and the day's budget holds; tomorrow, or with more, both go on."""
+    hang_after(bench, plain, 0)
+    with playing(bench, "--model", "p:b", *SHARED, limit=2) as first:
+        wait_for(lambda: bench.account.arrived)
+        with playing(bench, *SHARED, limit=2) as second:
+            wait_for(lambda: waits(bench, "a") or second.poll() is not None)
+            assert second.poll() is None
+            arrived = bench.account.arrived
+            first.kill()
+            said = second.communicate()[0]
+    assert second.returncode == 5 and "is reached" in said and bench.account.arrived == arrived
+    assert tokens(bench) <= 4_000
+    bench.account.script = plain
+    bench.account.release.set()
+    for name in "ab":
+        assert bench.resume("--name", name, "--budget", "30ktok/day") == 0
+    assert bench.exact("a") == bench.spent("a") and bench.spent("b") <= bench.bounds("b")[1]
+
+
+@pytest.mark.parametrize("budget", ["5000tok", "5000tok/day", "0.001usd/day"])
+def test_budget_below_one_request_says_so_before_anything_is_sent(bench: Bench, budget: str) -> None:
+    """Tomorrow would be no better; a limit of the completion, which is named, would be."""
+    assert bench.run("--budget", budget) == 5
+    said = bench.output + bench.errors
+    assert "less than one request may take" in said and "--max-tokens" in said and "tomorrow" not in said
+    assert bench.account.arrived == 0
+
+
+def test_first_replies_without_a_limit_are_announced(bench: Bench) -> None:
+    """They may be longer than what is reserved for them, all at once."""
+    bench.account.script = lambda body, number: Act((150, 0, 20_000), full(150, 0, 20_000))
+    assert bench.run("--budget", "0.3usd") in (0, 5)
+    assert "bill more than the budget" in bench.output and "--max-tokens" in bench.output
+    assert bench.run("--model", "p:b", "--max-tokens", "60", "--budget", "9usd", limit=1) == 0
+    assert "bill more" not in bench.output
 
 
 def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench) -> None:

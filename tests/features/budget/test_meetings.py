@@ -31,7 +31,7 @@ class Within(Extension):
         self._meter = meter
 
     def trying(self, lane: Lane, trying: Trying) -> Trying:
-        return metered(lane.caller, self._meter, trying)
+        return metered(lane.caller, self._meter, trying, print)
 
 
 @settings(max_examples=examples(25))

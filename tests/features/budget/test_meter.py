@@ -139,7 +139,7 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         stage = Provider({50: (20, 10), 90: (50, 20), 10: (5, 5)}, random.Random(1), 0.0)
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
         caller = Caller(stage, limiter, Limits(0, 900.0), clock=virtual.now)
-        caller.trying = metered(caller, made, caller.trying)
+        caller.trying = metered(caller, made, caller.trying, print)
         tries = [asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody)) for size in (50, 90, 10)]
         await asyncio.sleep(0.01)
         assert (made.waiting, made.budget.reserved, limiter.in_flight) == (2, Decimal(150), 1)
@@ -163,7 +163,7 @@ def test_question_counts_and_is_not_asked_where_there_is_no_room() -> None:
             clock=virtual.now,
             question=Question(stage, bytes(1)),
         )
-        caller.trying = metered(caller, made, caller.trying)
+        caller.trying = metered(caller, made, caller.trying, print)
         question = caller.question
         assert question is not None and await caller._ask(question) is True
         assert (made.spent, made.budget.reserved, caller.traffic.requests) == (Decimal(2), Decimal(0), 1)
@@ -307,7 +307,7 @@ def played(
         limits = Limits(2, 10**9)
         provider = Provider(usage, rng, share)
         caller = Caller(provider, limiter, limits, clock=virtual.now, sleep=asyncio.sleep, rng=rng)
-        caller.trying = metered(caller, ledger, caller.trying)
+        caller.trying = metered(caller, ledger, caller.trying, print)
         prepare(caller)
         await asyncio.gather(*[ask(caller, size) for size in sizes])
 

@@ -67,6 +67,15 @@ def test_without_agreement_the_run_ends_after_its_first_users(
         assert first < len(server.bodies) == len(set(server.bodies))
 
 
+def test_first_users_are_of_all_lengths(tmp_path: Path) -> None:
+    """One of each tenth of the chains: what they take a step is that of all."""
+    with serving(baseline) as server:
+        assert run(tmp_path, server.url, "--model", "m", "--limit", "40", "--estimate") == 5
+        first = len(server.bodies)
+        assert run(tmp_path / "all", server.url, "--model", "m", "--limit", "40") == 0
+    assert abs(first / 10 - (len(server.bodies) - first) / 40) < 1
+
+
 def test_nothing_is_projected_to_the_end_of_the_first_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others follow them: the end is not theirs."""
     seen: list[bool] = []

@@ -27,6 +27,7 @@ from tests.support.billing import (
     killed_three_times,
     plain,
     providers,
+    thoughts_apart,
 )
 
 
@@ -47,6 +48,14 @@ def test_cached_reasoning_repeats_and_two_currencies(bench: Bench) -> None:
     bench.account.script = script
     assert bench.run("--model", "p:a", "--model", "p:yuan", "--repeats", "2", limit=3) == 0
     assert bench.exact() == bench.spent("a") and bench.exact("yuan") == bench.spent("yuan")
+
+
+def test_thoughts_outside_completion_tokens_are_part_of_the_bill(bench: Bench) -> None:
+    """The total has them, and a count of reasoning tokens says what they are."""
+    bench.account.script = thoughts_apart
+    assert bench.run(limit=4) == 0
+    assert bench.exact() == bench.spent()
+    assert bench.cost()["reasoning_tokens"] == 260 * bench.account.arrived
 
 
 def test_refused_tries_cost_nothing(bench: Bench) -> None:
@@ -100,6 +109,19 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
     assert Fraction(found[1]) <= bench.spent() <= Fraction(found[2])
 
 
+@pytest.mark.parametrize("script", [failing, thoughts_apart, half])
+def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(bench: Bench, script: Any) -> None:
+    """The whole is within its interval, by the endpoint's account; so are the requests."""
+    bench.account.script = script
+    assert bench.run("--estimate", limit=40) == 5
+    amounts = re.search(r"cost \S+ \((\S+) to (\S+)\) USD", bench.output)
+    requests = re.search(r"requests \S+ \((\S+) to (\S+)\)", bench.output)
+    assert amounts and requests
+    assert bench.run(limit=40) == 0
+    assert Fraction(amounts[1]) <= bench.spent() <= Fraction(amounts[2])
+    assert int(requests[1]) <= bench.account.arrived <= int(requests[2])
+
+
 def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_reports(bench: Bench) -> None:
     """The last snapshots, in a run and in the session that continues it with more users."""
     seen: list[Sequence[Snapshot]] = []
@@ -149,9 +171,54 @@ def _cut(body: JSON, number: int) -> Act:
     return Act((150, 0, 9), None, "cut") if number == 1 and draw(body) % 3 else plain(body, number)
 
 
+def _zeros(body: JSON, number: int) -> Act:
+    return Act((150, 0, 45), {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0})
+
+
+def _unnamed_thoughts(body: JSON, number: int) -> Act:
+    return Act((150, 0, 340), {**full(150, 0, 40), "total_tokens": 490})
+
+
+def _thoughts_without_total(body: JSON, number: int) -> Act:
+    return Act((150, 0, 340), full(150, 0, 40, 300))
+
+
+def _cached_left_out(body: JSON, number: int) -> Act:
+    return Act((150, 120, 40), {**full(30, 0, 40, 25), "total_tokens": 190})
+
+
+def _more_cached_than_prompt(body: JSON, number: int) -> Act:
+    return Act((150, 120, 40), full(30, 120, 40))
+
+
+def _thoughts_and_more_cached_than_prompt(body: JSON, number: int) -> Act:
+    return Act((150, 120, 40), {**full(30, 120, 40, 25), "total_tokens": 190})
+
+
+def _cached_in_two_counts(body: JSON, number: int) -> Act:
+    return Act((150, 120, 40), {**full(150, 0, 40), "prompt_cache_hit_tokens": 120})
+
+
+def _cache_read_apart(body: JSON, number: int) -> Act:
+    return Act((270, 120, 40), {"prompt_tokens": 150, "completion_tokens": 40, "cache_read_input_tokens": 120})
+
+
+def _cache_read_within(body: JSON, number: int) -> Act:
+    return Act((150, 120, 40), {"prompt_tokens": 150, "completion_tokens": 40, "cache_read_input_tokens": 120})
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [
+        (_zeros, ()),
+        (_unnamed_thoughts, ()),
+        (_thoughts_without_total, ()),
+        (_cached_left_out, ()),
+        (_more_cached_than_prompt, ()),
+        (_thoughts_and_more_cached_than_prompt, ()),
+        (_cached_in_two_counts, ()),
+        (_cache_read_apart, ()),
+        (_cache_read_within, ()),
         (_silent, ()),
         (_silent, ("--max-tokens", "900")),
         (half, ()),
@@ -167,6 +234,18 @@ def test_truth_is_within_the_bounds(bench: Bench, script: Any, words: Sequence[s
     low, high = bench.bounds()
     assert low <= bench.spent() <= high and low < high
     assert bench.command("verify", "--name", "a") == 0
+
+
+def test_counts_that_agree_are_exact(bench: Bench) -> None:
+    """Anthropic's count of cached tokens next to the same one in OpenAI's place, and a total that is the sum."""
+
+    def script(body: JSON, number: int) -> Act:
+        usage = {**full(150, 120, 40, 30), "total_tokens": 190, "cache_read_input_tokens": 120}
+        return Act((150, 120, 40), {**usage, "cache_creation_input_tokens": 0})
+
+    bench.account.script = script
+    assert bench.run(limit=3) == 0
+    assert bench.exact() == bench.spent()
 
 
 @pytest.mark.parametrize(("script", "off"), [(half, Fraction(1, 3)), (_hidden, Fraction(1, 3))])
