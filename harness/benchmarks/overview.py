@@ -164,7 +164,7 @@ def plain(value: object) -> str:
 
 def _scores(report: Report) -> Iterator[Block]:
     """Every figure with its interval, pictures of them, and how each is distributed over users."""
-    units = report.units
+    units, values = report.units, shown(report)
     yield Heading("Scores")
     chance = [CHANCE] if report.chance else []
     yield Table(
@@ -174,7 +174,7 @@ def _scores(report: Report) -> Iterator[Block]:
                 *row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
                 *(_of_chance(report, units[name]) for _ in chance),
             )
-            for name, of in shown(report).items()
+            for name, of in values.items()
         ),
     )
     if chance:
@@ -189,9 +189,9 @@ def _scores(report: Report) -> Iterator[Block]:
             f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
             "`compare --plan` computes it for other cases."
         )
-    if lower := [name for name in shown(report) if units[name].lower_is_better]:
+    if lower := [name for name in values if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
-    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in shown(report)]:
+    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in values]:
         yield Paragraph(
             "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
             f"cannot win: {', '.join(by)}."
