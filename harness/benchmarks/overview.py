@@ -5,7 +5,7 @@ Everything is made of the report alone, so that it can be made again without the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
 from msgspec import UNSET
@@ -13,7 +13,7 @@ from msgspec import UNSET
 from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
-from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Series, Table
+from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Quote, Series, Table
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
@@ -63,8 +63,8 @@ def with_unit(metric: Metric, value: float | None) -> str:
     return metric.text(value) if value is None else f"{metric.text(value)}{space}{metric.shown_unit}"
 
 
-def blocks(report: Report) -> Iterator[Block]:
-    """The report for people, in order. Text leaves out pictures."""
+def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
+    """The report for people, in order, with users' own texts if `posts` are shown. Text leaves out pictures."""
     yield Heading(f"{report.heading} ({report.subset}): {report.model}")
     yield Paragraph(f"Model {report.model}, run {report.name}, subset {report.subset}.")
     yield from map(Paragraph, report.notes)
@@ -75,7 +75,12 @@ def blocks(report: Report) -> Iterator[Block]:
     yield from _repeats(report)
     yield from _diagnostics(report)
     yield from _footing(report)
-    yield from report.sections
+    yield from shown_blocks(report.sections, posts=posts)
+
+
+def shown_blocks(blocks: Iterable[Block], *, posts: bool) -> Iterator[Block]:
+    """Yield blocks, without users' own texts unless `posts` are shown."""
+    return (block for block in blocks if posts or not (isinstance(block, Quote) and block.private))
 
 
 def _coverage(report: Report) -> Iterator[Block]:

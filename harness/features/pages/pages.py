@@ -125,7 +125,7 @@ def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
 
 def _opened(source: Reported, chosen: PageOptions) -> tuple[Page, ReportCards, _Reader]:
     try:
-        made = overview.page(source.report)
+        made = overview.page(source.report, posts=chosen.posts)
         cards = ReportCards.of(source.report, source.benchmark, posts=chosen.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, reports, tasks
+from harness.benchmarks.overview import shown_blocks
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report
@@ -306,8 +307,7 @@ class Viewed:
         if cards := self._cards:
             return cards.card(data, task, replies).blocks
         if self.shipped:
-            own = self.shipped.cards.card(data, task, replies) or ()
-            return [one for one in own if self.chosen.posts or not (isinstance(one, Quote) and one.private)]
+            return list(shown_blocks(self.shipped.cards.card(data, task, replies) or (), posts=self.chosen.posts))
         outcome, _, _ = self.described(data)
         values = {name: data[name] for name in ("metrics", "answer") if name in data}
         answer = orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()

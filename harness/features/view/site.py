@@ -138,7 +138,7 @@ class Site:
     def _run(self, query: Query) -> str:
         run = self._named(query)
         report, snapshot = run.report_so_far, run.snapshot
-        made = _page_of(report) if report else Page("", "", (), ())
+        made = _page_of(report, self.folder.chosen.posts) if report else Page("", "", (), ())
         title, warning, tiles = made.title or f"{run.name}: {run.subset}", made.warning or run.problem, made.tiles
         if snapshot:
             title, warning, tiles = f"{run.name}: {run.subset}", run.problem, live_tiles(snapshot, run.subset)
@@ -510,9 +510,9 @@ def _drawn(block: Chart | Sketch) -> Markup:
         return Markup("<p class='note'>{}</p>").format(escape("This picture cannot be drawn."))
 
 
-def _page_of(report: Report) -> Any:
+def _page_of(report: Report, posts: bool) -> Any:
     try:
-        return report_page(report)
+        return report_page(report, posts=posts)
     except ODD_SHAPE:
         raise NotThere("a report of another shape") from None
 
