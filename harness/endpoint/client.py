@@ -34,7 +34,7 @@ from harness.endpoint.error_phrases import one_line
 from harness.endpoint.requested_wait import exhausted
 from harness.endpoint.stream import END_REASONS, StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received, is_framed
-from harness.endpoint.wire import NotConnected, Wire, Wires, head
+from harness.endpoint.wire import MAX_ERROR_BODY, NotConnected, Wire, Wires, head
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
@@ -53,8 +53,12 @@ LINGER_SECONDS = 0.1
 PROXY_WANTS_CREDENTIALS = 407
 ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
-LARGEST_REPLY = 2**26
+LARGEST_REPLY = 2**23
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
+LARGEST_STREAM = 2**26
+"""Bytes of a stream, in which each token may take some hundreds; its completion is within `LARGEST_REPLY`."""
+MAX_WORDS = MAX_ERROR_BODY
+"""Characters of an endpoint's own words in which secrets are looked for; the rest is left out."""
 
 Response = Wire | aiohttp.ClientResponse
 """A reply after its head."""
@@ -169,9 +173,9 @@ class Client:
                 if _streams(response):
                     streamed, first_token = await self._streamed(response, task)
                 else:
-                    content = await whole_body(response.content)
+                    content = await whole_body(response)
                     if looks_streamed(content) and response.status < 400:
-                        streamed = whole_stream(content, LARGEST_REPLY, is_framed(response.headers))
+                        streamed = whole_stream(content, LARGEST_STREAM, is_framed(response.headers))
             finally:
                 self._release(response)
             headers = response.headers
@@ -194,6 +198,7 @@ class Client:
                 completion = replies.without_end(replies.completion_of(streamed))
             else:
                 completion = self._read(response, content, body)
+            _check_size(completion)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
@@ -256,7 +261,7 @@ class Client:
     async def _streamed(self, response: Response, task: asyncio.Task[object]) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
         begun, first_token = self._deadlines.began(task), None
-        content, reply, longest = response.content, StreamedReply(LARGEST_REPLY), self.timeout * LONGEST_STREAM
+        content, reply, longest = response.content, StreamedReply(LARGEST_STREAM), self.timeout * LONGEST_STREAM
         try:
             while not reply.done and (block := await content.readany()):
                 lasted = self._deadlines.touch(task) - begun
@@ -281,7 +286,7 @@ class Client:
 
         A model's name without any is not checked again.
         """
-        hide, reason, refusal = self.hide, completion.finish_reason, completion.refusal
+        hide, reason, refusal = self._hidden, completion.finish_reason, completion.refusal
         model = completion.model and hide(completion.model)
         if model == completion.model:
             self._served = model
@@ -361,9 +366,13 @@ class Client:
     def scrubbed(self, error: HarnessError) -> HarnessError:
         """Remove the key and other secrets, which some endpoints echo, from an error."""
         if isinstance(error, CallError):
-            error.detail = self.hide(error.detail)
-        error.args = tuple(map(self.hide, error.args))
+            error.detail = self._hidden(error.detail)
+        error.args = tuple(map(self._hidden, error.args))
         return error
+
+    def _hidden(self, text: str) -> str:
+        """Return the beginning of foreign words without secrets: to look for them takes a second for 10 MB."""
+        return self.hide(text[: 2 * MAX_WORDS])[:MAX_WORDS]  # no secret is cut in two before it is looked for
 
 
 def _streams(response: Response) -> bool:
@@ -384,15 +393,26 @@ async def _linger(response: Response) -> None:
         response.close()
 
 
-async def whole_body(content: Wire | aiohttp.StreamReader) -> bytes:
-    """Read the body up to `LARGEST_REPLY`; `StreamReader.read` has no limit."""
-    blocks, size = list[bytes](), 0
+def _check_size(completion: Completion) -> None:
+    if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
+        raise _too_large()
+
+
+async def whole_body(response: Response) -> bytes:
+    """Read the body up to `LARGEST_REPLY`, of an error the first bytes; `StreamReader.read` has no limit."""
+    content, blocks, size = response.content, list[bytes](), 0
     while size <= LARGEST_REPLY:
         if content.is_eof():  # then all that is left is there
             return b"".join([*blocks, content.read_nowait()])
         blocks.append(await content.readany())
         size += len(blocks[-1])
-    raise TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
+        if response.status >= 400 and size >= MAX_ERROR_BODY:
+            return b"".join(blocks)[:MAX_ERROR_BODY]
+    raise _too_large()
+
+
+def _too_large() -> TransportFault:
+    return TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
 
 
 def _behind_socks(error: Exception) -> Exception:

@@ -43,6 +43,10 @@ MOST_HEAD = 2**16
 """Bytes in a row that are no body: of a head, of what announces it, of a trailer."""
 STEP = 2**20
 """Bytes that are decompressed at once."""
+MAX_MEMBERS = 1000
+"""Members of gzip in a reply: each takes time to begin, and may hold nothing."""
+MAX_ERROR_BODY = 100_000
+"""Bytes of a reply of status 400 or above that are read: its words are searched, and cleaned of secrets."""
 MOST_UNREAD = 2**20
 """Bytes of a stream that wait to be read, before its connection pauses."""
 WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -51,7 +55,7 @@ UNASKED = frozenset({"br", "zstd", "compress"})
 
 class Wire(asyncio.Protocol):
     """One connection, and the reply on it while there is one: status, headers in any case, and a body of at most
-    `most` bytes, decompressed, that are not read.
+    `most` bytes, decompressed, that are not read. The body of an error ends after `MAX_ERROR_BODY`.
 
     `hung_up` tells of a request that failed that the server closed the connection without a byte of a reply.
     """
@@ -75,7 +79,7 @@ class Wire(asyncio.Protocol):
 
         Raise aiohttp's errors of a session, or `TransportFault`.
         """
-        self.status = self._unread = self._outside = self._interim = 0
+        self.status = self._unread = self._outside = self._interim = self._packed = self._members = 0
         self._ended = self._streams = self._framed = False
         self._error: Exception | None = None
         self.headers: CIMultiDict[str] = CIMultiDict()
@@ -186,7 +190,7 @@ class Wire(asyncio.Protocol):
             if coding in UNASKED:
                 raise TransportFault("bad_http", "the reply is compressed in a way that was not asked for")
             self._bits = WINDOW_BITS.get(coding, 0)
-        if headers.get("Content-Type", "")[:17].lower() == "text/event-stream":
+        if status < 400 and headers.get("Content-Type", "")[:17].lower() == "text/event-stream":
             self._streams = True
             self._wake()
 
@@ -197,9 +201,15 @@ class Wire(asyncio.Protocol):
         if not self._bits:
             return self._add(block)
         more = False
+        self._packed += len(block)
+        if self._packed > self._most:  # which may unpack to nothing
+            raise self._too_large()
         try:
-            while block or more:
+            while self._busy and (block or more):
                 if self._inflate is None or self._inflate.eof:  # the first, or another member
+                    self._members += 1
+                    if self._members > MAX_MEMBERS:
+                        raise TransportFault("bad_http", "the reply is compressed in too many members")
                     raw = self._bits == 15 and block[0] & 15 != 8  # some servers leave out the head of zlib
                     self._inflate = zlib.decompressobj(-15 if raw else self._bits)
                 piece = self._inflate.decompress(block, STEP)
@@ -215,17 +225,26 @@ class Wire(asyncio.Protocol):
             self._end()
 
     def _add(self, block: bytes) -> None:
+        is_error = self.status >= 400
+        if is_error:
+            block = block[: MAX_ERROR_BODY - self._unread]
         self._unread += len(block)
         if self._unread > self._most:
             self._blocks.clear()
-            raise TransportFault("too_large", f"the reply is longer than {self._most >> 20} MB")
+            raise self._too_large()
         if block:
             self._blocks.append(block)
+        if is_error and self._unread == MAX_ERROR_BODY:
+            self.closed = True  # the rest is not read
+            return self._end()
         if self._streams:
             self._wake()
             if self._unread > MOST_UNREAD and not self.paused:
                 self.paused = True
                 self._transport.pause_reading()
+
+    def _too_large(self) -> TransportFault:
+        return TransportFault("too_large", f"the reply is longer than {self._most >> 20} MB")
 
     def _end(self) -> None:
         self._ended, self._busy = True, False

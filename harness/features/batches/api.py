@@ -160,7 +160,7 @@ class BatchApi:
                     async for block in response.content.iter_any():
                         _write(into, block)
                     return {}
-                content = await whole_body(response.content)
+                content = await whole_body(response)
         except client.errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
             raise client.scrubbed(client.mapped(error)) from None
