@@ -15,9 +15,13 @@ from harness.benchmarks import registry, usage
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
 from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Series, Table
 from harness.printable import short_hash
-from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
+from harness.scoring.intervals import FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED
 
 CHANCE = "chance"
+APPROXIMATE = (
+    f"~: not shown to hold, only the order of magnitude: fewer than {FEWEST} users, fewer than {FEWEST_UNTIED} whose "
+    "value is not the most common one, or a few outliers that decide."
+)
 
 
 def headline(report: Report) -> str:
@@ -186,8 +190,7 @@ def _scores(report: Report) -> Iterator[Block]:
         least = (f"{name} {_of_difference(units[name], value)}" for name, value in report.detectable.items())
         yield Paragraph(
             f"The smallest difference that a comparison shows with these {report.user}s, at 5 % with a power of 80 %, "
-            f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
-            "`compare --plan` computes it for other cases."
+            f"if the other run varies as much and is not correlated with this one: {', '.join(least)}."
         )
     if lower := [name for name in shown(report) if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
@@ -230,13 +233,15 @@ def row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, .
     low, _ = metric.bounds or (None, None)
     signed = metric.unit is None and low is not None and low < 0
     value = metric.text(of.value, signed=signed)
-    span = spanned(metric, of, signed=signed) if has_interval else metric.span(of.ci95, signed=signed)
+    span = spanned(metric, of, signed=signed) if has_interval or of.ci95 else "n/a"
     return metric.name, metric.difference_unit if signed else metric.shown_unit, value, span, str(of.users)
 
 
 def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
     """Return the interval of a figure as text."""
-    return "too few" if of.ci95 is None and of.value is not None else metric.span(of.ci95, signed=signed)
+    if of.ci95 is None and of.value is not None:
+        return "too few"
+    return metric.span(of.ci95, signed=signed, approximate=bool(of.approximate))
 
 
 def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
@@ -316,9 +321,8 @@ def _footing(report: Report) -> Iterator[Block]:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. Too few: "
-            f"fewer than {FEWEST} {report.user}s, fewer than {FEWEST_UNTIED} whose value is not the most common one, "
-            "or a few outliers that decide, so no interval would hold."
+            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. "
+            f"{APPROXIMATE} Too few: fewer than {FEWEST_AT_ALL} {report.user}s, or all have the same value."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

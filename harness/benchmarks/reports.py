@@ -49,12 +49,14 @@ class Coverage(Struct, frozen=True):
 class Value(Struct, frozen=True):
     """A figure: its `value` (None if undefined), its 95 % interval `ci95`, and the number of `users` that have it.
 
-    A share is a fraction from 0 to 1; any other figure is in its metric's unit.
+    A share is a fraction from 0 to 1; any other figure is in its metric's unit. `approximate` is there, and true, where
+    an interval is not shown to hold: of few users, or few that differ.
     """
 
     value: Number | None
     ci95: Interval | None = None
     users: Count | None = None
+    approximate: bool | UnsetType = UNSET
 
 
 class Component(Struct, frozen=True):

@@ -36,11 +36,10 @@ from harness.benchmarks.dailymobility.protocols import (
     all_protocols,
     figures,
 )
-from harness.benchmarks.dailymobility.spread import FEWEST, FIGURES, Side, both, mixed
+from harness.benchmarks.dailymobility.spread import FEWEST, FIGURES, Marked, Side, both, mixed
 from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Interval
 
 SHARES = np.arange(SLOTS + 1) / SLOTS
 """What a resident's proportion of an intention can be."""
@@ -56,7 +55,7 @@ Rows = NDArray[np.uint8]
 
 
 class Estimate(NamedTuple):
-    """A figure from 0 to 1 with its 95 % interval, None where too few residents differ.
+    """A figure from 0 to 1 with its 95 % interval, None where there are too few residents or all are alike.
 
     `interval` is about other residents in the run, `with_truth` about other residents in the ground truth as well.
     `corrected` is the mean of the residents' parts, which is the figure with its bias taken off, and that one's
@@ -64,9 +63,9 @@ class Estimate(NamedTuple):
     """
 
     value: float
-    interval: Interval | None
-    with_truth: Interval | None
-    corrected: tuple[float, Interval | None] | None
+    interval: Marked | None
+    with_truth: Marked | None
+    corrected: tuple[float, Marked | None] | None
 
 
 @dataclass(frozen=True, eq=False)

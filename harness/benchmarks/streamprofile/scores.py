@@ -22,7 +22,7 @@ from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import interval, moments_of_sums
+from harness.scoring.intervals import interval, moments_of_sums, with_mark
 
 PER_STEP = f"{F1} (per step)"
 TRANSFER = (F1, PER_STEP)
@@ -84,9 +84,9 @@ class CurvePoint(NamedTuple):
     def means(self) -> tuple[float | None, ...]:
         return tuple(total / (count << UNITS) if count else None for total, _, _, _, count, _, _ in self.of_names())
 
-    def intervals(self) -> tuple[tuple[float, float] | None, ...]:
-        """95 % intervals of the means over users; None if too few of them differ. That other values than 0 and 1 are
-        tied is not looked at."""
+    def intervals(self) -> tuple[tuple[float, float, bool] | None, ...]:
+        """Return the 95 % intervals of the means over users, and whether each is approximate; None if there are too few
+        users, or all are alike. That other values than 0 and 1 are tied is not looked at."""
         return tuple(starmap(_interval, self.of_names()))
 
 
@@ -103,7 +103,7 @@ def _point_columns(values: Array) -> Array:
 
 def _interval(
     total: int, squares: int, cubes: int, fourths: int, count: int, zeros: int, ones: int
-) -> tuple[float, float] | None:
+) -> tuple[float, float, bool] | None:
     if not count:
         return None
     # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to equal.
@@ -112,7 +112,8 @@ def _interval(
     third = count**2 * cubes - 3 * count * total * squares + 2 * total**3
     fourth = count**3 * fourths - 4 * count**2 * total * cubes + 6 * count * total**2 * squares - 3 * total**4
     sums = second / (count << (2 * UNITS)), third / (count**2 << (3 * UNITS)), fourth / (count**3 << (4 * UNITS))
-    return interval(total / (count << UNITS), [moments_of_sums(count, count - max(1, zeros, ones), *sums)], (0.0, 1.0))
+    strata = [moments_of_sums(count, count - max(1, zeros, ones), *sums)]
+    return with_mark(interval(total / (count << UNITS), strata, (0.0, 1.0)), strata)
 
 
 Curves = dict[tuple[int, int], CurvePoint]

@@ -12,17 +12,20 @@ from harness.benchmark import Metric
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
-from harness.features.compare.sample_size import UNTIED, entry, needed, notable
 from harness.features.compare.sides import Side, common
+from harness.features.compare.verdicts import outcome
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Moments, interval, moments, standard_error
+from harness.scoring.intervals import Moments, interval, is_approximate, moments, standard_error
 
 SEED = 20_250
 ALL = "all"
 """In place of a subset: the mean of the subsets' figures."""
 MOST = 5
 """Users shown that differ most, of each subset."""
+
+UNTIED = 20
+"""Users that differ, below whom a verdict names the subset."""
 
 Places = Mapping[tuple[str, str], int]
 """(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and drawn together."""
@@ -111,10 +114,6 @@ class Test:
         better, worse = (less, higher) if self.metric.lower_is_better else (higher, less)
         return {"a_better": better, "equal": equal, "b_better": worse}
 
-    def needed(self, family: int) -> JSON:
-        """Return how many users show the smallest difference of interest, corrected for so many tests."""
-        return entry(needed(self.parts, notable(self.metric), family=family))
-
     def chance(self, levels: Mapping[str, Mapping[str, float]]) -> float | None:
         """Return the mean over strata of their chance levels, by metric; None where one has none."""
         found = [levels[stratum.subset].get(self.metric.name, math.nan) for stratum in self.strata]
@@ -140,9 +139,7 @@ def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permut
 
     The main figures over all subsets are primary: `adjust` completes their entries. All others are exploratory.
     """
-    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
-    rng = np.random.default_rng(SEED)
-    swaps = paired.swapped(pairs, figures.values, rng, permutations, columns, len(places))
+    swaps = _swaps(strata, figures, places, permutations)
     groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
     groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
     tests = [
@@ -155,6 +152,28 @@ def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permut
             there = [stratum.incomplete for stratum in test.strata]
             test.entry.update(exploratory=False, missing=sensitivity(there, figures, test.metric))
     return tests
+
+
+def worse_than_best(
+    pairs: Sequence[Sequence[Stratum]], figures: Figures, metric: str, permutations: int = paired.RESAMPLES
+) -> list[bool]:
+    """Return which of several runs are worse than the best by the verdict of `compare`, in the mean of one metric over
+    strata. `pairs` has the strata of each run, with the best run as their side A."""
+    places, column = users_of(pairs), figures.names.index(metric)
+    tests = [
+        _test(strata, range(len(strata)), swaps, ALL, figures.metrics[metric], column)
+        for strata in pairs
+        for swaps in [_swaps(strata, figures, places, permutations)]
+    ]
+    _adjust_p(tests)
+    return [outcome(test.entry, test.metric) == "a_better" for test in tests]
+
+
+def _swaps(strata: Sequence[Stratum], figures: Figures, places: Places, permutations: int) -> paired.Swapped:
+    """Return the differences of some strata with sides of users swapped, the same users for all pairs of runs."""
+    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
+    rng = np.random.default_rng(SEED)
+    return paired.swapped(pairs, figures.values, rng, permutations, columns, len(places))
 
 
 def _test(
@@ -186,10 +205,11 @@ def _test(
             "few_untied": {name: one.untied for name, one in by_subset.items() if one.untied < UNTIED},
             "ci95": interval(number(observed), test.moments),
             "ci95_simultaneous": None,
+            "approximate": bool(chosen) and is_approximate(test.moments),
             "p": paired.p_value(test.swaps, test.observed, test.whole),
             "p_adjusted": None,
+            "family": None,
             "standard_error": _error(test.moments),
-            **test.needed(1),
             "missing": None,
         }
     )
@@ -206,18 +226,25 @@ def _size(*figures: Array | float) -> float:
     return float(max(1.0, *(np.nan_to_num(np.abs(one)).max(initial=0.0) for one in map(np.asarray, figures))))
 
 
+def _adjust_p(tests: Sequence[Test]) -> list[Test]:
+    """Put the p-values that hold for all tests together into their entries. Return those that have one."""
+    family = [test for test in tests if test.entry["p"] is not None]
+    if family:
+        swaps = np.stack([test.swaps for test in family], axis=1)
+        observed = np.array([test.observed for test in family])
+        for test, p in zip(family, paired.max_t(swaps, observed, family[0].whole), strict=True):
+            test.entry.update(p_adjusted=p, family=len(family))
+    return family
+
+
 def adjust(tests: Sequence[Test], places: Places, draws: int) -> None:
     """Complete the entries of the primary tests of all pairs, with p-values and intervals that hold for all of them."""
-    family = [test for test in tests if not test.entry["exploratory"] and test.entry["p"] is not None]
-    if not family:
+    if not (family := _adjust_p([test for test in tests if not test.entry["exploratory"]])):
         return
-    swaps, observed = np.stack([test.swaps for test in family], axis=1), np.array([test.observed for test in family])
-    adjusted = paired.max_t(swaps, observed, family[0].whole)
     errors = np.stack([test.errors(places) for test in family if test.entry["ci95"]] or [np.zeros(len(places))], axis=1)
     level = paired.simultaneous_level(errors, np.random.default_rng(SEED), draws)
-    for test, p in zip(family, adjusted, strict=True):
-        together = interval(test.entry["difference"], test.moments, level=level)
-        test.entry.update({"p_adjusted": p, "ci95_simultaneous": together, **test.needed(len(family))})
+    for test in family:
+        test.entry["ci95_simultaneous"] = interval(test.entry["difference"], test.moments, level=level)
 
 
 def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:

@@ -17,7 +17,7 @@ from harness.errors import BadInput
 from harness.features.documents.outputs import Outputs
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
-from harness.features.leaderboard.grid import Grid, Number
+from harness.features.leaderboard.grid import Number
 from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
@@ -104,8 +104,6 @@ def _blocks(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Iterat
             yield _by_subset(table)
         yield _of_subsets(table)
         yield from rankings(table)
-        if table.spreads:
-            yield _block(formats.prompts(table))
 
 
 def _overview(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Table:
@@ -176,11 +174,6 @@ def _figure(table: MetricTable, of: Figure | None) -> str:
     return _text(formats.number(table, of, intervals=True)) or "n/a"
 
 
-def _block(grid: Grid) -> Table:
-    rows = ((name, *map(_text, numbers)) for group in grid.groups for name, numbers in group)
-    return Table((grid.title, *grid.columns), tuple(rows))
-
-
 def _text(number: Number | None) -> str:
     """Return a figure with its interval on a line of its own; empty for none."""
     if number is None:
@@ -210,7 +203,7 @@ def rankings(table: MetricTable) -> Iterator[Chart]:
 
 def _ranking(table: MetricTable, mean: str, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
     """Return a row per run, in the colour of those that are not separable from the best or of the others."""
-    first = [figure if figure.rank and figure.rank[0] == 1 else None for _, figure in ranked]
+    first = [figure if figure.rank and not figure.rank.separable else None for _, figure in ranked]
     others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
     title = f"{table.metric.name}, {mean}: runs with their ranks, and 95 % intervals"
     series = _series("not separable from the best", first), _series("worse than the best", others)

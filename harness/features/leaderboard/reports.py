@@ -34,11 +34,13 @@ LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one."""
+    """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one, and
+    whether that is `approximate`."""
 
     value: float
     interval: tuple[float, float] | None = None
     users: int | None = None
+    approximate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ def checked(report: Report, path: Path) -> Scored:
         following={name: of.following(metric) for name, metric in _declared(report).items()},
         chance=report.chance,
         values={
-            name: None if of.value is None else MetricValue(of.value, of.ci95, of.users)
+            name: None if of.value is None else MetricValue(of.value, of.ci95, of.users, bool(of.approximate))
             for name, of in report.values.items()
         },
     )

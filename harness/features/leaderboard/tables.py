@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from statistics import fmean, stdev
+from typing import NamedTuple
 
 from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.features.leaderboard.grid import Standing
-from harness.features.leaderboard.ranking import Rank
 from harness.features.leaderboard.reports import Declared, MetricValue, Scored, declared_of
 from harness.model import Published
 
@@ -26,6 +25,19 @@ MEAN = "mean of the subsets"
 ENOUGH = 0.9
 """Share of the answers from which a metric that leaves some out ranks a run: below it, it would be about those that the
 model chose to give."""
+
+
+class Rank(NamedTuple):
+    """The place of a run by its value, and whether it is shown to be worse than the best (equal values share a
+    place)."""
+
+    place: int
+    separable: bool
+
+    @property
+    def text(self) -> str:
+        """Return the place, with ` =` where the run is not the best and not separable from it."""
+        return f"{self.place}{'' if self.separable or self.place == 1 else ' ='}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,7 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A value of a table, whether it covers all users of the tasks file, the report that it is of, if it is of one, and
-    its place; `rank` are the places that it may have with other users.
+    its place; `rank` is its place among the runs that are ranked together.
 
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `by` ranks
     them: another metric's value, if the table's is `ranked_by` one; None where there is none. `following`
@@ -133,39 +145,19 @@ class Row:
 
     @property
     def rank_text(self) -> str:
-        """Return the rank of its own mean as `2-4`, with ` =` if it is not separable from the best; empty for none."""
-        if self.own is None or self.own.rank is None:
-            return ""
-        best, worst = self.own.rank
-        return f"{best}{f'-{worst}' if worst > best else ''}{' =' if best == 1 < worst else ''}"
+        """Return the rank of its own mean; empty for none."""
+        return self.own.rank.text if self.own and self.own.rank else ""
 
     @property
     def about(self) -> str:
         return "; ".join(dict.fromkeys(report.about for report in self.reports))
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The values of runs that differ only in the prompt; `interval` is the 95 % interval of their mean over users."""
-
-    runs: tuple[str, ...]
-    values: tuple[float, ...]
-    interval: tuple[float, float] | None
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def deviation(self) -> float:
-        return stdev(self.values)
-
-
 @dataclass(frozen=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
     have one of that name. `last` is the average, or the only subset of any run. The ranks of the rows' own means are
-    shown under `rank_head`. `spreads` are over prompts, in the column `last`."""
+    shown under `rank_head`."""
 
     layout: Layout
     metric: Metric
@@ -173,7 +165,6 @@ class MetricTable:
     rows: tuple[Row, ...]
     last: str
     source: Published | None = None
-    spreads: tuple[Spread, ...] = ()
 
     @property
     def benchmark(self) -> str:

@@ -894,13 +894,14 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "place": "",
             "published": "no",
             "what": "vendor/模型, own prompt, synthetic tasks",
-            "rank_from": "",
-            "rank_to": "",
+            "rank": "",
+            "separable": "",
             "ranked_by": "Error_Peer (cut)",
             "ranked_value": "12.50",
             "ranked_users": "39",
             "following": "100.00",
             "chance": "",
+            "approximate": "no",
         }
     ]
 
@@ -913,7 +914,15 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
     assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
     told = orjson.loads(capsys.readouterr().out)["Recall"]
-    both = {"complete": True, "rank": None, "ranked_by": "Recall (cut)", "following": 1.0, "chance": None}
+    both = {
+        "complete": True,
+        "rank": None,
+        "separable": None,
+        "approximate": False,
+        "ranked_by": "Recall (cut)",
+        "following": 1.0,
+        "chance": None,
+    }
     complete = {**both, "expected": 40, "answers": 200, "invalid": 0}
     first = {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "ranked_value": 0.34625, "ranked_users": 40}
     second = {"value": 0.1, "ci95": None, "users": 38, "ranked_value": 0.1, "ranked_users": 38}
