@@ -227,7 +227,7 @@ def test_status_and_stats_know_the_runs(finished: Path, tmp_path: Path, capsys: 
         "asking": ("complete", FEW, FEW),
         "rules": ("complete", FEW, FEW),
     }
-    assert again("stats", results, "--json") == 0
+    assert again("stats", results, "--json", "--excel") == 0
     tables = json.loads(capsys.readouterr().out)
     for name in rows:
         final = report(results, name)["protocols"]["aligned"]["final_score"]

@@ -28,8 +28,8 @@ OF_ANY_FILE = (
 )
 """Outputs whose files carry no sign of the harness: command and path."""
 WITH_A_FORM = (
-    (("stats",), "results/metric_excels/Recall.xlsx"),
-    (("stats", "--out", "x"), "x/Recall.xlsx"),
+    (("stats", "--excel"), "results/metric_excels/Recall.xlsx"),
+    (("stats", "--excel", "--out", "x"), "x/Recall.xlsx"),
     (("compare", "a", "b", "--resamples", "1000", "--out", "x/data.xlsx"), "x/data.xlsx"),
     (("compare", "a", "b", "--resamples", "1000", "--html", "x/page.html"), "x/page.html"),
     (("report",), "results/index.html"),
@@ -150,7 +150,7 @@ def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
 def test_tables_are_shown_where_a_workbook_of_others_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`stats` writes no workbook then, and ends with 2."""
     put("results/metric_excels/Recall.xlsx")
-    assert main(["stats"]) == REFUSED
+    assert main(["stats", "--excel"]) == REFUSED
     assert "61.31" in capsys.readouterr().out
     assert [path.name for path in Path("results/metric_excels").iterdir()] == ["Recall.xlsx"]
 
@@ -169,10 +169,10 @@ def test_settings_file_cannot_force(here: Path) -> None:
     """Neither for all commands nor for one."""
     for text in ("force = true", "[stats]\nforce = true"):
         put("harness.toml", text.encode())
-        assert main(["stats", "--settings", "harness.toml"]) == REFUSED
+        assert main(["stats", "--excel", "--settings", "harness.toml"]) == REFUSED
     put("harness.toml", b'[stats]\nformat = "latex"\ninto = "thesis.tex"\n')
     file = put("thesis.tex")
-    assert main(["stats", "--settings", "harness.toml"]) == REFUSED
+    assert main(["stats", "--excel", "--settings", "harness.toml"]) == REFUSED
     assert file.read_bytes() == OTHERS
 
 

@@ -247,7 +247,7 @@ def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
 
 def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:
     """As numbers, with the currency next to them."""
-    assert main(["stats", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
     cells = sheets(tmp_path / "summary.xlsx")["Runs"]
     for model, (currency, *_) in PRICES.items():
         row = cells[cells.index(model) :]

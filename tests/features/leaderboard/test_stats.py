@@ -491,7 +491,7 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
     write(tmp_path, "one")
     write(tmp_path, "坏", NOBODY)
     unfinished(tmp_path, "b", "douban")
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
     assert runs.row(3)[:6] == ["坏", "streamprofile", "weibo", 0, 40, 40]
@@ -580,7 +580,7 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
     assert main(["stats", "--results-dir", str(tmp_path), "--json"]) == 0
     figure = orjson.loads(capsys.readouterr().out)["Recall"]["全"]["weibo"]
     assert (figure["answers"], figure["invalid"]) == (100, 100)
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     page = Page((tmp_path / "metric_excels" / "summary.xlsx").read_bytes())
     assert page.row(1)[6:8] == ["answers", "invalid"]
     assert [page.row(number)[0] for number in range(2, 6)] == ["few", "none", "全", "全"]
@@ -735,7 +735,7 @@ def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
         write(tmp_path, "五个", {"subset": subset})
     write(tmp_path, "=1+1", coverage={"scored_users": 7, "complete": False})
     write(tmp_path, "低", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 40}})
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     out = tmp_path / "metric_excels"
     assert {path.stem for path in out.iterdir()} == {
         *("Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "summary")
@@ -754,7 +754,7 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: P
     """First a sheet of all runs and subsets, then one a metric."""
     write(tmp_path, "one")
     write(tmp_path, "one", {"subset": "zhihu"}, coverage={"scored_users": 30, "complete": False})
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
     assert runs.titles == ["Runs", "Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "notes"]
@@ -833,7 +833,7 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tmp_path: Path, capsys: Told) -> None:
-    """What is written is what would be printed; with --out the Excel files come, too."""
+    """What is written is what would be printed; with --excel the Excel files come, too."""
     results, into = tmp_path / "results", tmp_path / "表.md"
     write(results, "one")
     words = ["stats", "--results-dir", str(results), "--format", form]
@@ -842,12 +842,12 @@ def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tm
     assert main([*words, "--into", str(into)]) == 0
     assert capsys.readouterr().out == "" and into.read_bytes().decode() == shown
     assert [path.name for path in results.iterdir()] == ["one"]
-    assert main([*words, "--out", str(tmp_path / "excel")]) == 0
+    assert main([*words, "--excel", "--out", str(tmp_path / "excel")]) == 0
     assert (tmp_path / "excel" / "Recall.xlsx").is_file()
 
 
 def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, capsys: Told) -> None:
-    """Tables of some runs take no place of those of all: Excel files are written where --out says."""
+    """Excel files are written only with --excel, where --out says."""
     for name, recall in (("好", 0.9), ("中", 0.5), ("低", 0.1)):
         write(tmp_path, name, metrics={"Recall": {"value": recall, "ci95": None, "users": 40}})
     words = ["stats", "中", "低", "--results-dir", str(tmp_path)]
@@ -856,7 +856,7 @@ def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, 
     assert "**50.00**" in shown and "<ins>10.00</ins>" in shown and "好" not in shown
     assert main(words) == 0
     assert "every metric:" not in capsys.readouterr().out and not (tmp_path / "metric_excels").exists()
-    assert main([*words, "--out", str(tmp_path / "excel")]) == 0
+    assert main([*words, "--excel", "--out", str(tmp_path / "excel")]) == 0
     assert Page((tmp_path / "excel" / "Recall.xlsx").read_bytes()).row(3)[:2] == ["低", 10.0]
 
 
@@ -973,6 +973,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns: str, tmp_path: Path, cap
         (["--metric", "Recal"], "no run has the metric 'Recal'; there are Recall, Error_Peer,"),
         (["--into", "x.csv"], "--into takes what --format markdown, latex or csv makes"),
         (["--json", "--format", "csv"], "--json prints JSON: leave out --format csv"),
+        (["--out", "excel"], "--out is the folder for the files of --excel"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words: Sequence[str], told: str, tmp_path: Path, capsys: Told) -> None:
