@@ -47,6 +47,13 @@ class Stratum:
     moments: tuple[Moments, ...]
     same: paired.Mask
     incomplete: Incomplete
+    figures: Figures
+
+    @property
+    def variances(self) -> Array:
+        """Return the variances of the differences, as those under swaps are estimated."""
+        found: Array = paired.variance(self.pair, np.zeros((1, len(self.users))), self.figures.values)[0]
+        return found
 
     @classmethod
     def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
@@ -63,7 +70,7 @@ class Stratum:
         sizes = np.array([_size(*sides) for sides in zip(*values, strict=True)])
         same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
         incomplete = Incomplete(pair, Absent.of(a, b), Absent.of(b, a))
-        return cls(a.of.name, users, pair, values, given, parts, described, same, incomplete)
+        return cls(a.of.name, users, pair, values, given, parts, described, same, incomplete, figures)
 
     def columns(self, places: Places) -> paired.Columns:
         return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)
@@ -73,7 +80,8 @@ class Stratum:
 class Test:
     """One figure of two runs over the strata that have it, and its entry in the JSON.
 
-    `observed` and `swaps`, its differences under swaps, are divided by the figure's size.
+    `observed` and `swaps`, its differences under swaps, are divided by the figure's size; where the test is
+    studentised, by their standard errors.
     """
 
     entry: JSON
@@ -173,7 +181,9 @@ def _swaps(strata: Sequence[Stratum], figures: Figures, places: Places, permutat
     """Return the differences of some strata with sides of users swapped, the same users for all pairs of runs."""
     pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
     rng = np.random.default_rng(SEED)
-    return paired.swapped(pairs, figures.values, rng, permutations, columns, len(places))
+    # Swapping a user's sides leaves the squares of differences, so a test of means is studentised as it is.
+    studentised = not figures.benchmark.scoring.is_mean
+    return paired.swapped(pairs, figures.values, rng, permutations, columns, len(places), studentised=studentised)
 
 
 def _test(
@@ -185,7 +195,12 @@ def _test(
     chosen, size = [strata[place] for place in there], _size(a[there], b[there])
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
     swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
-    test = Test({}, metric, column, chosen, observed / size, swapped, swaps.whole)
+    error = 1.0
+    if swaps.variances is not None and there:
+        scale = size * len(there)
+        error = float(_root(np.sum([of.variances[column] for of in chosen]))) / scale
+        swapped = swapped / (_root(swaps.variances[there, :, column].sum(axis=0)) / scale)
+    test = Test({}, metric, column, chosen, observed / size / error, swapped, swaps.whole)
     given, by_subset = test.given, {stratum.subset: stratum.moments[column] for stratum in chosen}
     test.entry.update(
         {
@@ -214,6 +229,12 @@ def _test(
         }
     )
     return test
+
+
+def _root(variances: Array | np.floating) -> Array:
+    """Return the roots of variances; of one that is rounding alone that of a tiny one, so that it divides nothing."""
+    found: Array = np.sqrt(np.maximum(variances, paired.ROUNDING**2))
+    return found
 
 
 def _error(strata: Sequence[Moments]) -> float | None:
