@@ -377,8 +377,9 @@ class Scoring:
         """Return a kind for each valid answer of a user that breaks a rule of the task."""
         return ()
 
-    def chance(self, scored: Any) -> Mapping[str, float]:
-        """Return the chance level of metrics, by name: what random answers to the same tasks have on average."""
+    def chance(self, scored: Any) -> Mapping[str, float | tuple[float, float]]:
+        """Return the chance level of metrics, by name: what random answers to the same tasks have on average. One that
+        is drawn has its standard error after it."""
         return {}
 
     def details(self, scored: Any) -> JSON:

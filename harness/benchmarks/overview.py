@@ -42,7 +42,7 @@ def next_to(report: Report, metric: Metric) -> Iterator[str]:
     if metric.text(given) != metric.text(report.ranking(metric).value):
         yield f"as published {with_unit(metric, given)}"
     if (chance := report.chance.get(metric.name)) is not None:
-        yield f"chance {with_unit(metric, chance)}"
+        yield f"chance {with_unit(metric, chance, report.chance_error.get(metric.name))}"
 
 
 def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
@@ -62,9 +62,15 @@ def _invalid(report: Report) -> str:
     return sentence_on_invalid(report.diagnostics.invalid, report.diagnostics.answers)
 
 
-def with_unit(metric: Metric, value: float | None) -> str:
+def with_unit(metric: Metric, value: float | None, error: float | None = None) -> str:
+    """Return a value with its unit, and its standard error before that, if there is one."""
     space = "" if metric.unit is None else " "
-    return metric.text(value) if value is None else f"{metric.text(value)}{space}{metric.shown_unit}"
+    return metric.text(value) if value is None else f"{level(metric, value, error)}{space}{metric.shown_unit}"
+
+
+def level(metric: Metric, value: float, error: float | None) -> str:
+    """Return a chance level as text, with the standard error of one that is drawn."""
+    return f"{metric.text(value)}{f' ± {metric.text(error)}' if error else ''}"
 
 
 def blocks(report: Report) -> Iterator[Block]:
@@ -183,8 +189,8 @@ def _scores(report: Report) -> Iterator[Block]:
     )
     if chance:
         yield Paragraph(
-            "Chance: what random answers to the same tasks have on average; no request was sent for them. A figure "
-            "near it shows no skill."
+            "Chance: what random answers to the same tasks have on average, with the standard error (±) where it is "
+            "drawn; no request was sent for it. A figure near it shows no skill."
         )
     if report.detectable:
         least = (f"{name} {_of_difference(units[name], value)}" for name, value in report.detectable.items())
@@ -209,7 +215,8 @@ def _scores(report: Report) -> Iterator[Block]:
 
 
 def _of_chance(report: Report, metric: Metric) -> str:
-    return metric.text(report.chance[metric.name]) if metric.name in report.chance else ""
+    name = metric.name
+    return level(metric, report.chance[name], report.chance_error.get(name)) if name in report.chance else ""
 
 
 def _of_difference(metric: Metric, value: float) -> str:

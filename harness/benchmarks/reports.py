@@ -26,7 +26,7 @@ from harness.errors import BadInput, in_brief
 from harness.model import JSON, Block, Chart, Sketch, Table
 from harness.scoring.bootstrap import Array
 
-FORMAT = 3
+FORMAT = 4
 USERS, BLOCKS = "users", "blocks of users"
 """What intervals are made of."""
 NOT_A_REPORT = "not a report that this version reads: regenerate it with `reeval`"
@@ -120,7 +120,8 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
     benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
-    in equal bins. `chance` is the chance level by metric, of benchmarks that declare one. `detectable` is the smallest
+    in equal bins. `chance` is the chance level by metric, of benchmarks that declare one, and `chance_error`
+    the standard error of those that are drawn. `detectable` is the smallest
     difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own values,
     `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for results of
     another program. `cost` is that of all saved replies, unset for a baseline, another program's results, and earlier
@@ -147,6 +148,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     bounds: dict[str, tuple[Number | None, Number | None]] | None = None
     distribution: dict[str, tuple[Count, ...]] = {}
     chance: dict[str, Number] = {}
+    chance_error: dict[str, Number] = {}
     detectable: dict[str, Number] = {}
     details: JSON = {}
     sections: tuple[Block, ...] = ()
@@ -234,12 +236,13 @@ def loaded(path: Path) -> Report:
 def read(content: bytes) -> Report:
     """Return the report in a file's content, of this format or an earlier one. Raise `BadInput`.
 
-    Format 2 had intervals by the bootstrap, and format 1 most names at another path too.
+    Format 3 had no approximate intervals, format 2 intervals by the bootstrap, and format 1 most names at another path
+    too.
     """
     try:
         data = msgspec.json.decode(content)
         found = data["format"]
-        if type(found) is not int or found not in (1, 2, FORMAT):
+        if type(found) is not int or found not in range(1, FORMAT + 1):
             raise BadInput(f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`")
         made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
         if not made.units.keys() >= {*made.headline, *made.values}:

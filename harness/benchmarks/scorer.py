@@ -263,10 +263,12 @@ class Scorer:
         with guarded(benchmark, "sections"):
             scored = replace(scored, report=report)
             details = msgspec.json.decode(msgspec.json.encode(benchmark.scoring.details(scored)))
-            chance = {name: float(value) for name, value in benchmark.scoring.chance(scored).items()}
-            if not all(name in report.values and math.isfinite(value) for name, value in chance.items()):
-                raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(chance)}")
-            report = msgspec.structs.replace(report, details=details, chance=chance)
+            levels = {name: np.ravel(level).tolist() for name, level in benchmark.scoring.chance(scored).items()}
+            if not all(name in report.values and all(map(math.isfinite, level)) for name, level in levels.items()):
+                raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}")
+            chance = {name: float(level[0]) for name, level in levels.items()}
+            errors = {name: float(level[1]) for name, level in levels.items() if len(level) > 1}
+            report = msgspec.structs.replace(report, details=details, chance=chance, chance_error=errors)
             scored = replace(scored, report=report)
             report = msgspec.structs.replace(report, sections=reports.checked(benchmark.scoring.sections(scored)))
             return report, dict(benchmark.scoring.report_files(scored))

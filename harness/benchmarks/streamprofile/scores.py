@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from harness.benchmark import VALID
 from harness.benchmarks.records import count, user_starts
-from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn
+from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn, expected
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
@@ -42,10 +42,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "chance_fwt": TRANSFER,
     "chance_cold": TRANSFER,
     "chance_augmented": TRANSFER,
+    "chance_noise": (F1,),
+    "chance_fwt_noise": TRANSFER,
 }
 """Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
 is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts are those of answers drawn at
-random, their mean over draws, of records with their tasks' urns (`Scoring.with_task`).
+random, of records with their tasks' urns (`Scoring.with_task`): exact, and of F1^NS the mean over draws. `noise` is the
+variance of that mean.
 
 The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
 that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's
@@ -238,21 +241,25 @@ class _StepTable:
         )
 
     def _chance(self, users: int) -> Array:
-        """Return the columns of the `chance` parts, each the mean over draws of what an answer at random has."""
-        columns = 1 + len(GAINS) + 3 * len(TRANSFER)
+        """Return the columns of the `chance` parts: what random answers have, and the variances of means of draws."""
+        columns = 2 + len(GAINS) + 4 * len(TRANSFER)
         found, steps = np.full((users, columns), np.nan), [at for at, one in enumerate(self.urns) if one]
         if steps:
             whose, place = np.unique(self.user[steps], return_inverse=True)
             draws = np.arange(DRAWS)[:, None] * len(whose)
-            values = drawn([one for one in self.urns if one]).reshape(-1, len(GAINS))
+            urns = [one for one in self.urns if one]
+            values = drawn(urns).reshape(-1, len(GAINS))
             table = replace(self, user=(draws + place).ravel(), step_id=np.tile(self.step_id[steps], DRAWS))
             rows, everything = DRAWS * len(whose), np.ones(len(values), dtype=np.bool_)
             overall = _with_f1(table._user_means(values, everything, rows))
             of_steps = np.column_stack([values[:, [NOVELTY, STABILITY]], _f1(values)])
             means = (table._user_means(of_steps, side, rows) for side in (table.step_id == 1, table.step_id >= 2))
             cold, augmented = (np.column_stack([_f1(side, 0, 1), side[:, 2]]) for side in means)
-            of_draws = np.hstack([overall, augmented - cold, cold, augmented])
-            found[whose] = of_draws.reshape(DRAWS, len(whose), columns).mean(axis=0)
+            of_draws = np.hstack([overall, augmented - cold, cold, augmented]).reshape(DRAWS, len(whose), -1)
+            noise = of_draws[:, :, len(GAINS) : len(GAINS) + 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
+            found[whose] = np.hstack([of_draws.mean(axis=0), noise])
+            of_users = replace(self, user=place)
+            found[whose, : len(GAINS)] = of_users._user_means(expected(urns), everything[: len(urns)], len(whose))
         return found
 
     def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:

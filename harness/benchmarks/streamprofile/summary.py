@@ -5,6 +5,7 @@ Source: docs/design.md, section 8. Values are fractions, undefined ones null.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -98,11 +99,17 @@ class StepScoring(Means):
                 if step["out_of_pool"] or extra:
                     yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
 
-    def chance(self, scored: Scored) -> dict[str, float]:
-        """Return what random answers have on average, by metric."""
-        parts = {"": _part(scored, "chance"), "FWT ": _part(scored, "chance_fwt")}
-        named = {f"{prefix}{name}": of["value"] for prefix, part in parts.items() for name, of in part.items()}
-        return {name: value for name, value in named.items() if value is not None}
+    def chance(self, scored: Scored) -> dict[str, float | tuple[float, float]]:
+        """Return what random answers have on average, by metric; what is drawn with its standard error."""
+        found: dict[str, float | tuple[float, float]] = {}
+        for prefix, part in (("", "chance"), ("FWT ", "chance_fwt")):
+            noises = _part(scored, f"{part}_noise")
+            for name, of in _part(scored, part).items():
+                noise = noises.get(name, {"value": 0.0})["value"]
+                if of["value"] is not None and noise is not None:
+                    error = math.sqrt(noise / of["users"])
+                    found[f"{prefix}{name}"] = (of["value"], error) if error else of["value"]
+        return found
 
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import APPROXIMATE, ends
+from harness.benchmarks.overview import APPROXIMATE, ends, level
 from harness.features.compare.figures import ALL
 from harness.features.documents.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
@@ -166,14 +166,14 @@ def _as_given(entries: Sequence[JSON], units: Mapping[str, Metric]) -> Iterator[
 
 def _figure_row(entry: JSON, metric: Metric, chance: bool, named: bool) -> tuple[str, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
-    level, (bounds, p) = entry.get("chance"), _of_kind(entry)
+    chance_level, (bounds, p) = entry.get("chance"), _of_kind(entry)
     too_few = "n/a" if entry["difference"] is None else "too few"
     mark = "~" * entry["approximate"]
     return (
         f"{entry['compared']}, {metric.shown_unit}" if named else entry["compared"],
         metric.text(entry["a"]),
         metric.text(entry["b"]),
-        *(["" if level is None else metric.text(level)] if chance else []),
+        *(["" if chance_level is None else level(metric, chance_level, entry["chance_error"])] if chance else []),
         metric.text(entry["difference"], signed=True),
         too_few if bounds is None else mark + " to ".join(metric.text(bound, signed=True) for bound in bounds),
         "n/a" if p is None else f"{p:.4f}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.benchmark import Metric
+from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
@@ -122,10 +123,14 @@ class Test:
         better, worse = (less, higher) if self.metric.lower_is_better else (higher, less)
         return {"a_better": better, "equal": equal, "b_better": worse}
 
-    def chance(self, levels: Mapping[str, Mapping[str, float]]) -> float | None:
-        """Return the mean over strata of their chance levels, by metric; None where one has none."""
-        found = [levels[stratum.subset].get(self.metric.name, math.nan) for stratum in self.strata]
-        return number(np.mean(found)) if found else None
+    def chance(self, reports: Mapping[str, Report | None]) -> JSON:
+        """Return the mean over strata of their chance levels and its standard error; None where one has no level."""
+        name, of = self.metric.name, [reports[stratum.subset] for stratum in self.strata]
+        levels = [report.chance.get(name, math.nan) if report else math.nan for report in of]
+        errors = [report.chance_error.get(name, 0.0) if report else 0.0 for report in of]
+        level = number(np.mean(levels)) if levels else None
+        error = None if level is None else math.hypot(*errors) / len(errors)
+        return {"chance": level, "chance_error": error}
 
     def errors(self, places: Places) -> Array:
         """Return what each user of all pairs adds to the error of the difference."""

@@ -83,12 +83,12 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
     tests = []
     for pair, strata, report in family:
         found = figures.compared(strata, pair.figures, places, resamples) if strata else []
-        levels = {
-            a.of.name: next((of.chance for of in (a.of.report, b.of.report) if of and of.chance), {})
+        reports = {
+            a.of.name: next((of for of in (a.of.report, b.of.report) if of and of.chance), None)
             for a, b in pair.subsets
         }
         for test in found:
-            test.entry["chance"] = test.chance(levels)
+            test.entry.update(test.chance(reports))
         report["figures"] = [test.entry for test in found]
         report["most_different"] = figures.most_different(strata, pair.figures)
         tests += [test for test in found if not test.entry["exploratory"]]

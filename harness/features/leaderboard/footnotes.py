@@ -22,7 +22,10 @@ RANKS = (
     "Rank: among the runs with the same prompt and tasks; =: not separable from the best, by the paired test of "
     "`compare` at 5 %, adjusted for the number of runs that are compared with the best."
 )
-CHANCE = "Chance: what random answers to the same tasks have on average; a run that is not better is never marked."
+CHANCE = (
+    "Chance: what random answers to the same tasks have on average, with its standard error (±) where it is drawn; a "
+    "run that is not better is never marked."
+)
 MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
@@ -37,8 +40,8 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
     if show_ranks and (ranked := [table for table in printed if table.is_ranked]):
         found.append(
-            f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
-            f"{_differing(ranked)}; the command compare tests which differences are more than chance."
+            f"Bold is the best of its column, underlined the second best, of complete runs with the same prompt on the "
+            f"same tasks{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
     found += [*_rules(printed), *_following(printed), *_without_skill(printed)]
     found += [CHANCE] if any(table.chance for table in printed) else []

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import CHANCE
+from harness.benchmarks.overview import CHANCE, level
 from harness.features.compare.figures import ALL
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
@@ -20,7 +20,7 @@ from harness.printable import in_cell
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),
     *("invalid", "complete", "place", "published", "what", "rank", "separable"),
-    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "approximate"),
+    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "chance_error", "approximate"),
 )
 
 SHARE = Metric("share")
@@ -61,7 +61,7 @@ def _grid(table: MetricTable, intervals: bool) -> Grid:
     published = [row for row in table.rows if row.is_published]
     groups = [tuple((row.label, numbers(row)) for row in rows) for rows in (table.runs, published) if rows]
     if chance := table.chance:
-        levels = (Number(table.metric.text(chance[name])) if name in chance else None for name in table.columns)
+        levels = (Number(level(table.metric, *chance[name])) if name in chance else None for name in table.columns)
         groups.append(((CHANCE, (*levels, *(None for _ in table.rank_head))),))
     columns = (*table.columns, *table.rank_head)
     return Grid(table.title, "run", columns, tuple(groups), tuple(notes([table])), table.label)
@@ -113,6 +113,7 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
         str(of["ranked_users"] or ""),
         "" if of["following"] is None else SHARE.text(of["following"]),
         text(of["chance"]),
+        text(of["chance_error"]),
         _yes(of["approximate"]) if of["ci95"] else "",
     ]
 
@@ -121,7 +122,7 @@ def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: s
     """Return a line with a cost as the value of a metric, over the scored users."""
     counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
     head = map(in_cell, (table.benchmark, name, row.name, report.subset))
-    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 8]
+    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 9]
 
 
 def _yes(value: bool) -> str:
@@ -186,6 +187,7 @@ def _plain_figure(metric: Metric, figure: Figure) -> JSON:
         "ranked_value": by and by.value,
         "ranked_users": by and by.users,
         "following": figure.following,
-        "chance": figure.chance,
+        "chance": figure.chance and figure.chance[0],
+        "chance_error": figure.chance and figure.chance[1],
         "approximate": figure.value.approximate,
     }

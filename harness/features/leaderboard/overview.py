@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
-from harness.benchmarks.overview import CHANCE, ends
+from harness.benchmarks.overview import CHANCE, ends, level
 from harness.commands import report
 from harness.errors import BadInput
 from harness.features.documents.outputs import Outputs
@@ -153,8 +153,8 @@ def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
 
 def _chance(table: MetricTable) -> tuple[str, ...]:
     """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
-    level = table.chance.get(table.same_mean or "")
-    return ("" if level is None else table.metric.text(level), *table.ranks(None))
+    chance = table.chance.get(table.same_mean or "")
+    return ("" if chance is None else level(table.metric, *chance), *table.ranks(None))
 
 
 def _by_subset(table: MetricTable) -> Table:
@@ -165,7 +165,7 @@ def _by_subset(table: MetricTable) -> Table:
         for row in table.rows
     ]
     if levels := table.chance:
-        texts = (table.metric.text(levels[column]) if column in levels else "" for column in columns)
+        texts = (level(table.metric, *levels[column]) if column in levels else "" for column in columns)
         rows.append((CHANCE, *texts, *table.ranks(None)))
     return Table((table.title, *columns, *table.rank_head), tuple(rows))
 

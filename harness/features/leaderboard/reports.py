@@ -82,10 +82,10 @@ class Scored:
     `expected` are to be scored, never is. Of the `answers` `invalid` ones could not be used. A metric without a value
     is None. `usage` is empty where no request was counted; `cost` is None for a baseline, and where it is unknown.
     `following` is the share of the answers that a metric is over, by metric: None if it is unknown. `chance` is the
-    chance level by metric. `ablations` and `sampling` have a phrase for each setting of the benchmark and each
-    parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the
-    order of their names), `sampling`, `begun` and `harness` are empty where the report does not know them, as for
-    results of the authors' runner.
+    chance level by metric, `chance_error` the standard error of those that are drawn. `ablations` and `sampling` have a
+    phrase for each setting of the benchmark and each parameter that is not the default. `tasks` (their SHA-256),
+    `files` (those of the prompt's or agent's files, in the order of their names), `sampling`, `begun` and `harness` are
+    empty where the report does not know them, as for results of the authors' runner.
     """
 
     benchmark: str
@@ -114,6 +114,7 @@ class Scored:
     values: Mapping[str, MetricValue | None]
     following: Mapping[str, float | None]
     chance: Mapping[str, float]
+    chance_error: Mapping[str, float]
     limit: int | None = None
     part: str | None = None
     repeats: Repeats | None = None
@@ -214,6 +215,7 @@ def checked(report: Report, path: Path) -> Scored:
         cost=report.cost or None,
         following={name: of.following(metric) for name, metric in _declared(report).items()},
         chance=report.chance,
+        chance_error=report.chance_error,
         values={
             name: None if of.value is None else MetricValue(of.value, of.ci95, of.users, bool(of.approximate))
             for name, of in report.values.items()

@@ -71,7 +71,7 @@ def _figures(
         published = (cell for value in given for cell in _values(table.metric, value)[:each])
         rows.append([row.label, *shown, *(rank or None for rank in table.ranks(row)), *about(row), *published])
     if levels := table.chance:
-        faint = ((_shown(table.metric, levels.get(name), faint=True), None, None) for name in table.columns)
+        faint = ((_shown(table.metric, levels.get(name, (None,))[0], faint=True), None, None) for name in table.columns)
         chance = [CHANCE, *(cell for cells in faint for cell in cells[:each])]
         rows.append([*chance, *[None] * (len(columns) - len(chance))])
     return columns, rows

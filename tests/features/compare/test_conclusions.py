@@ -108,6 +108,7 @@ def test_few_users_that_contradict_each_other_show_no_difference(harness: Harnes
     assert share["p"] == pytest.approx(2 * sum(comb(10, wins) for wins in range(7, 11)) / 2**10)
     assert share["outcome"] == "no_difference"
     assert harness.separable("share", "second") is False
+    assert " 2 =" in harness("stats") and "=: not separable from the best" in harness.out
 
 
 def test_a_metric_without_a_better_direction_differs(harness: Harness) -> None:

@@ -129,6 +129,7 @@ def scored(
         values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else MetricValue(value)),
         following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
         chance={},
+        chance_error={},
         **facts,
     )
 
@@ -191,7 +192,7 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
 def test_run_that_is_not_better_than_chance_is_never_marked(
     metric: str, recall: MetricValue, f1: MetricValue, place: Standing | None
 ) -> None:
-    """In the table of a headline figure by that figure, in any other by all of them; others take the place."""
+    """In the table of a headline figure by that figure, in any other by all of them; no other is called best instead."""
     lower = metric.startswith("Error")
     of = scored("a", 0.0 if lower else 0.9, metric=metric)
     values = {**of.values, "Recall (cut)": recall, "F1^NS (cut)": f1, "Recall": recall, "F1^NS": f1}
@@ -203,14 +204,15 @@ def test_run_that_is_not_better_than_chance_is_never_marked(
             if made.metric.name == metric
         )
     )
-    assert found == {"a": place, "b": Standing.SECOND if place else Standing.BEST}
+    assert found == {"a": place, "b": Standing.SECOND}
 
 
 @pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"prompt_version": "2"}, {"tasks": "x"}])
 def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
-    """The highest figure is no best where it stands for something else."""
+    """The highest figure is no best where it stands for something else; and where it is complete, no other is."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
-    assert places(made) == {"a": None, "b": Standing.BEST, "c": Standing.SECOND}
+    best = [Standing.BEST, Standing.SECOND] if "complete" in odd else [Standing.SECOND, None]
+    assert places(made) == {"a": None, **dict(zip("bc", best, strict=True))}
 
 
 def ranks(results: Path, capsys: Told) -> dict[str, str]:
@@ -386,7 +388,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
             "not a report that this version reads: regenerate it with `reeval`",
-            *(f"a report of format {odd!r}, not 3: regenerate it with `reeval`" for odd in ODD),
+            *(f"a report of format {odd!r}, not 4: regenerate it with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
             *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
@@ -397,7 +399,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 4}, "a report of format 4, not 3: regenerate it with `reeval`"),
+        ({"format": 5}, "a report of format 5, not 4: regenerate it with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
@@ -901,6 +903,7 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "ranked_users": "39",
             "following": "100.00",
             "chance": "",
+            "chance_error": "",
             "approximate": "no",
         }
     ]
@@ -922,6 +925,7 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
         "ranked_by": "Recall (cut)",
         "following": 1.0,
         "chance": None,
+        "chance_error": None,
     }
     complete = {**both, "expected": 40, "answers": 200, "invalid": 0}
     first = {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "ranked_value": 0.34625, "ranked_users": 40}
@@ -953,7 +957,9 @@ def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path: Path, capsys: Tol
     monkeypatch.setenv("TERM", "xterm")
     assert main(["stats", "--results-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold is best" in shown
+    assert (
+        "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold is the best of its column" in shown
+    )
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
