@@ -382,6 +382,10 @@ class Scoring:
         is drawn has its standard error after it."""
         return {}
 
+    def bias(self, scored: Any) -> Mapping[str, float]:
+        """Return the bias of figures that are no means, by metric: how far so few users take them off on average."""
+        return {}
+
     def details(self, scored: Any) -> JSON:
         """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.reports.Scored`."""
         return {}

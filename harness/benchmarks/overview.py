@@ -43,6 +43,13 @@ def next_to(report: Report, metric: Metric) -> Iterator[str]:
         yield f"as published {with_unit(metric, given)}"
     if (chance := report.chance.get(metric.name)) is not None:
         yield f"chance {with_unit(metric, chance, report.chance_error.get(metric.name))}"
+    if bias := _bias(report, metric):
+        yield f"bias {bias} {metric.difference_unit}"
+
+
+def _bias(report: Report, metric: Metric) -> str:
+    bias = report.bias.get(metric.name)
+    return "" if bias is None else metric.text(bias, signed=True)
 
 
 def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
@@ -177,12 +184,14 @@ def _scores(report: Report) -> Iterator[Block]:
     units = report.units
     yield Heading("Scores")
     chance = [CHANCE] if report.chance else []
+    bias = ["bias"] if report.bias else []
     yield Table(
-        ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance),
+        ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance, *bias),
         tuple(
             (
                 *row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
                 *(_of_chance(report, units[name]) for _ in chance),
+                *(_bias(report, units[name]) for _ in bias),
             )
             for name, of in shown(report).items()
         ),
@@ -191,6 +200,11 @@ def _scores(report: Report) -> Iterator[Block]:
         yield Paragraph(
             "Chance: what random answers to the same tasks have on average, with the standard error (±) where it is "
             "drawn; no request was sent for it. A figure near it shows no skill."
+        )
+    if bias:
+        yield Paragraph(
+            f"Bias: how far the mean over other samples of so many {report.user}s is from that of infinitely many, by "
+            "the jackknife. Only runs of as many compare."
         )
     if report.detectable:
         least = (f"{name} {_of_difference(units[name], value)}" for name, value in report.detectable.items())
@@ -233,15 +247,12 @@ def shown(report: Report) -> dict[str, Value]:
 
 
 def row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
-    """Return the cells of a figure; one that may be below 0 is a difference, so it has a sign.
+    """Return the cells of a figure.
 
     A secondary metric of a benchmark with intervals of its own has none, whatever the number of users.
     """
-    low, _ = metric.bounds or (None, None)
-    signed = metric.unit is None and low is not None and low < 0
-    value = metric.text(of.value, signed=signed)
-    span = spanned(metric, of, signed=signed) if has_interval or of.ci95 else "n/a"
-    return metric.name, metric.difference_unit if signed else metric.shown_unit, value, span, str(of.users)
+    span = spanned(metric, of) if has_interval or of.ci95 else "n/a"
+    return metric.name, metric.shown_unit, metric.text(of.value), span, str(of.users)
 
 
 def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:

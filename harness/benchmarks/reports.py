@@ -121,11 +121,12 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
     in equal bins. `chance` is the chance level by metric, of benchmarks that declare one, and `chance_error`
-    the standard error of those that are drawn. `detectable` is the smallest
-    difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own values,
-    `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for results of
-    another program. `cost` is that of all saved replies, unset for a baseline, another program's results, and earlier
-    reports. `intervals_over` names the units that intervals are computed from, None for intervals of another kind.
+    the standard error of those that are drawn. `bias` is that of figures by the number of users. `detectable` is the
+    smallest difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own
+    values, `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for
+    results of another program. `cost` is that of all saved replies, unset for a baseline, another program's results,
+    and earlier reports. `intervals_over` names the units that intervals are computed from, None for intervals of
+    another kind.
     """
 
     format: int = FORMAT
@@ -149,6 +150,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     distribution: dict[str, tuple[Count, ...]] = {}
     chance: dict[str, Number] = {}
     chance_error: dict[str, Number] = {}
+    bias: dict[str, Number] = {}
     detectable: dict[str, Number] = {}
     details: JSON = {}
     sections: tuple[Block, ...] = ()

@@ -268,7 +268,8 @@ class Scorer:
                 raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}")
             chance = {name: float(level[0]) for name, level in levels.items()}
             errors = {name: float(level[1]) for name, level in levels.items() if len(level) > 1}
-            report = msgspec.structs.replace(report, details=details, chance=chance, chance_error=errors)
+            bias = {name: float(value) for name, value in benchmark.scoring.bias(scored).items()}
+            report = msgspec.structs.replace(report, details=details, chance=chance, chance_error=errors, bias=bias)
             scored = replace(scored, report=report)
             report = msgspec.structs.replace(report, sections=reports.checked(benchmark.scoring.sections(scored)))
             return report, dict(benchmark.scoring.report_files(scored))

@@ -86,7 +86,7 @@ def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) ->
     folder = floor.results / "four-stars"
     assert (folder / "benchmark_star_rating.py").read_bytes() == STARS.read_bytes()
     text = floor.text("four-stars", "eval_report_yelp.txt")
-    assert re.search(r"MAE +stars +1\.200 +too few +20", text) and "Lower is better: MAE." in text
+    assert re.search(r"MAE +stars +1\.200 +~\[\d\.\d+, \d\.\d+\] +20", text) and "Lower is better: MAE." in text
     data = floor.report("four-stars", "yelp")
     assert data["metrics"]["MAE"]["value"] == 1.2 and data["metric_units"]["MAE"]["unit"] == "stars"
     assert data["metrics"]["Exact"]["value"] == 0.15

@@ -83,6 +83,11 @@ class DayScoring(Scoring):
     def intervals(self, scored: Scored) -> dict[str, Marked | None]:
         return {NAMES[name]: scored.tally.estimates[name].interval for name in FIGURES}
 
+    def bias(self, scored: Scored) -> dict[str, float]:
+        """Return what the jackknife takes off each figure, from ten residents on."""
+        estimates = scored.tally.estimates
+        return {NAMES[name]: bias for name in FIGURES if (bias := estimates[name].bias) is not None}
+
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report."""
         tally: Tally = scored.tally

@@ -26,6 +26,7 @@ CHANCE = (
     "Chance: what random answers to the same tasks have on average, with its standard error (±) where it is drawn; a "
     "run that is not better is never marked."
 )
+BIAS = "Bias: how far the mean over other samples of so many users is from that of infinitely many, by the jackknife."
 MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
@@ -45,6 +46,7 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
         )
     found += [*_rules(printed), *_following(printed), *_without_skill(printed)]
     found += [CHANCE] if any(table.chance for table in printed) else []
+    found += [BIAS] if any(of.bias is not None for table in printed for of in table.figures) else []
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
     found += _ranked_subsets(printed)

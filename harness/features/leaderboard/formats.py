@@ -8,19 +8,20 @@ from collections.abc import Sequence
 
 from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE, level
+from harness.cost import plain as plain_amount
 from harness.features.compare.figures import ALL
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.grid import Grid, Number, latex, markdown
 from harness.features.leaderboard.reports import Scored
 from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Rank, Row
-from harness.model import JSON
+from harness.model import JSON, Money
 from harness.printable import in_cell
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),
     *("invalid", "complete", "place", "published", "what", "rank", "separable"),
-    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "chance_error", "approximate"),
+    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "chance_error", "approximate", "bias"),
 )
 
 SHARE = Metric("share")
@@ -73,9 +74,9 @@ def number(table: MetricTable, figure: Figure | None, *, intervals: bool) -> Num
         return None
     of = figure.shown
     interval = table.metric.span(of.interval, approximate=of.approximate) if intervals and of.interval else ""
-    return Number(
-        table.metric.text(of.value), figure.place, not figure.complete, interval, published=table.published(figure)
-    )
+    bias = "" if figure.bias is None else f"bias {table.metric.text(figure.bias, signed=True)}"
+    brackets = "; ".join(filter(None, (table.published(figure), bias)))
+    return Number(table.metric.text(of.value), figure.place, not figure.complete, interval, published=brackets)
 
 
 def _csv(shown: Sequence[MetricTable]) -> str:
@@ -115,14 +116,18 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
         text(of["chance"]),
         text(of["chance_error"]),
         _yes(of["approximate"]) if of["ci95"] else "",
+        text(of["bias"]),
     ]
 
 
-def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
-    """Return a line with a cost as the value of a metric, over the scored users."""
+def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, money: Money) -> list[str]:
+    """Return a line with a cost as the value of a metric, over the scored users, and its bounds where it has some."""
     counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
     head = map(in_cell, (table.benchmark, name, row.name, report.subset))
-    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 9]
+    has_bounds = money.low is not None or money.high is not None
+    bounds = map(plain_amount, (money.least, money.most)) if has_bounds else ("", "")
+    line = [*head, plain_amount(money.amount), money.currency, *bounds, *counts, _yes(report.complete)]
+    return [*line, "", "no", in_cell(row.about), *[""] * 10]
 
 
 def _yes(value: bool) -> str:
@@ -190,4 +195,5 @@ def _plain_figure(metric: Metric, figure: Figure) -> JSON:
         "chance": figure.chance and figure.chance[0],
         "chance_error": figure.chance and figure.chance[1],
         "approximate": figure.value.approximate,
+        "bias": figure.bias,
     }

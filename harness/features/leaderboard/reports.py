@@ -115,6 +115,7 @@ class Scored:
     following: Mapping[str, float | None]
     chance: Mapping[str, float]
     chance_error: Mapping[str, float]
+    bias: Mapping[str, float]
     limit: int | None = None
     part: str | None = None
     repeats: Repeats | None = None
@@ -216,6 +217,7 @@ def checked(report: Report, path: Path) -> Scored:
         following={name: of.following(metric) for name, metric in _declared(report).items()},
         chance=report.chance,
         chance_error=report.chance_error,
+        bias=report.bias,
         values={
             name: None if of.value is None else MetricValue(of.value, of.ci95, of.users, bool(of.approximate))
             for name, of in report.values.items()

@@ -99,7 +99,8 @@ class Figure:
     them: another metric's value, if the table's is `ranked_by` one; None where there is none. `following`
     is the share of the answers that `by` is over, None if it is unknown. `ranked` is the value of `by`, None where the
     metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level and its standard
-    error; a run that is not `skilled` has no place.
+    error; a run that is not `skilled` has no place. `bias` is that of the value by the number of users,
+    where it is known.
     """
 
     value: MetricValue
@@ -113,6 +114,7 @@ class Figure:
     skilled: bool = True
     rank: Rank | None = None
     chance: tuple[float, float] | None = None
+    bias: float | None = None
 
     @property
     def ranked(self) -> float | None:
@@ -311,6 +313,7 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
                 is_rankable=not metric.unranked,
                 skilled=not without_skill(report, metric, layout),
                 chance=chance_of(report, metric.name),
+                bias=report.bias.get(metric.name),
             )
     there = {subset: figure for subset, figure in figures.items() if figure is not None}
     own = _average(list(there.values()))

@@ -142,9 +142,12 @@ def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
     return Cell(of.total(name), number=WHOLE) if of.reports else None
 
 
-def _money(amounts: Sequence[Money]) -> Cell | None:
-    """Return an amount, blank without one, and where there are several currencies."""
-    return Cell(float(amounts[0].amount), amounts[0].about, number=decimals(6)) if len(amounts) == 1 else None
+def _cost(name: str, bound: str, reports: Sequence[Scored]) -> Cell | None:
+    """Return an amount or a bound of it, blank without one, and where there are several currencies."""
+    amounts: Sequence[Money] = getattr(costs.spent(reports), name)
+    if len(amounts) != 1 or (amount := getattr(amounts[0], bound)) is None:
+        return None
+    return Cell(float(amount), amounts[0].about and bound == "amount", number=decimals(6))
 
 
 def _text(name: str, reports: Sequence[Scored]) -> str:
@@ -193,9 +196,13 @@ RUNS: Columns = {
 COSTS: Columns = {
     "cached tokens": partial(_counted, "cached_tokens"),
     "reasoning tokens": partial(_counted, "reasoning_tokens"),
-    "cost": lambda reports: _money(costs.spent(reports).money),
-    "cost a user": lambda reports: _money(costs.spent(reports).each),
+    "cost": partial(_cost, "money", "amount"),
     "currency": lambda reports: " + ".join(one.currency for one in costs.spent(reports).money),
+    "at least": partial(_cost, "money", "low"),
+    "at most": partial(_cost, "money", "high"),
+    "cost a user": partial(_cost, "each", "amount"),
+    "a user at least": partial(_cost, "each", "low"),
+    "a user at most": partial(_cost, "each", "high"),
 }
 """Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
 

@@ -259,7 +259,7 @@ def _content(path: Path) -> bytes:
             return b""
 
 
-ADDED = frozenset({"chance", "chance_error", "detectable", "breaches", "leaves_out", "approximate_truth"})
+ADDED = frozenset({"bias", "chance", "chance_error", "detectable", "breaches", "leaves_out", "approximate_truth"})
 """Members that reports of earlier formats do not all have, or had of other draws."""
 INTERVALS = frozenset({"ci95", "ci95_truth", "without_bias", "approximate", "intervals_over"})
 """Members that reports of earlier formats have by another method."""

@@ -627,7 +627,7 @@ def test_measured_steps_can_be_scored() -> None:
 
 KEYS = (
     "format benchmark title metric_units headline subsets user invalid_as defaults prompt_version prompt subset model "
-    "name coverage metrics secondary bounds distribution chance chance_error detectable details sections "
+    "name coverage metrics secondary bounds distribution chance chance_error bias detectable details sections "
     "diagnostics schedule run usage intervals_over notes"
 )
 

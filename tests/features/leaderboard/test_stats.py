@@ -130,6 +130,7 @@ def scored(
         following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
         chance={},
         chance_error={},
+        bias={},
         **facts,
     )
 
@@ -192,7 +193,7 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
 def test_run_that_is_not_better_than_chance_is_never_marked(
     metric: str, recall: MetricValue, f1: MetricValue, place: Standing | None
 ) -> None:
-    """In the table of a headline figure by that figure, in any other by all of them; no other is called best instead."""
+    """In the table of a headline figure by that figure, in any other by all of them; no other is best instead."""
     lower = metric.startswith("Error")
     of = scored("a", 0.0 if lower else 0.9, metric=metric)
     values = {**of.values, "Recall (cut)": recall, "F1^NS (cut)": f1, "Recall": recall, "F1^NS": f1}
@@ -905,6 +906,7 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "chance": "",
             "chance_error": "",
             "approximate": "no",
+            "bias": "",
         }
     ]
 
@@ -926,6 +928,7 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
         "following": 1.0,
         "chance": None,
         "chance_error": None,
+        "bias": None,
     }
     complete = {**both, "expected": 40, "answers": 200, "invalid": 0}
     first = {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "ranked_value": 0.34625, "ranked_users": 40}
