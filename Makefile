@@ -109,7 +109,7 @@ compare: .venv/run.made ## show whether one run is better than another, on the u
 	$(strip $(HARNESS) compare $(NAMED_RUNS) $(SUBSETS) $(MORE))
 
 stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
-	$(strip $(HARNESS) stats $(NAMED_RUNS) $(MORE))
+	$(strip $(HARNESS) stats $(if $(RUNS),,--excel) $(NAMED_RUNS) $(MORE))
 
 export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
 	$(strip $(HARNESS) export $(NAMED_RUNS) $(SUBSETS) $(MORE))

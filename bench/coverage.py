@@ -20,12 +20,12 @@ SETS, SEED = 2000, 7
 USERS = (20, 30, 40, 100, 400)
 MANY = 500_000
 """Users that stand for a whole population."""
-LEAST = 0.1
-"""A cell whose data sets have an interval less often is `too few`."""
+LEAST = 0.02
+"""Share of the data sets from which a cell has their approximate intervals, or those that are not."""
 CELLS = 400_000
 """Values that are held at once."""
 STEPS = 12
-FEWEST, FEWEST_UNTIED, LEAST_FREEDOM, SHRINKAGE, TIED = 40, 7, 6, 3, 1e-9
+FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED, LEAST_FREEDOM, SHRINKAGE, STEEPEST, TIED = 40, 10, 7, 6, 3, 0.1, 1e-9
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -246,8 +246,13 @@ PLATFORMS = ("one in twenty errs", "F1^NS", "Error_Viral", "Error_Random", "comp
 # Intervals
 
 
-def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -> tuple[Array, Array, Array]:
-    """Return the mean over strata of each data set, and both ends of its interval, NaN where too few users differ.
+Intervals = tuple[Array, Array, NDArray[np.bool_]]
+"""Both ends of the interval of each data set, and whether it is approximate."""
+
+
+def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -> tuple[Array, *Intervals]:
+    """Return the mean over strata of each data set, both ends of its interval, NaN where there is none, and whether it
+    is approximate.
 
     `strata` are users' values or pseudo-values, sets x users each; `figures` are the strata's figures, of sets each, if
     they are not the means.
@@ -258,7 +263,7 @@ def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -
         off = [np.nan_to_num(values - of[:, None]) for values, of in zip(strata, mean, strict=True)]
         second, third, fourth = (np.array([(each**power).sum(axis=1) for each in off]) for power in (2, 3, 4))
         share = second / (count - 1) / count
-        cumulant = (third / (count - 1) / (count - 2) / count).sum(axis=0)
+        cumulant = (third / np.fmax(1, (count - 1) * (count - 2)) / count).sum(axis=0)
         kurtosis = count * fourth / second**2
         squared = share.sum(axis=0)
         error = np.sqrt(squared)
@@ -269,15 +274,19 @@ def intervals(strata: Sequence[Array], figures: Sequence[Array] | None = None) -
         different = np.array([_untied(values) for values in strata])
         untied = different.sum(axis=0) / count.sum(axis=0) * (1 / count).sum(axis=0) ** 2 / (1 / count**3).sum(axis=0)
         a = cumulant / error**3 * np.minimum(1, 2 * linked) ** 2 * untied / (untied + SHRINKAGE)
-        enough = (count.sum(axis=0) >= FEWEST) & (untied >= FEWEST_UNTIED - TIED) & (count.min(axis=0) > 1)
-        enough &= freedom >= LEAST_FREEDOM
+        enough = (count.sum(axis=0) >= FEWEST_AT_ALL) & (count.min(axis=0) > 1) & np.isfinite(error)
+        approximate = (count.sum(axis=0) < FEWEST) | (untied < FEWEST_UNTIED - TIED) | (freedom < LEAST_FREEDOM)
+        freedom = np.fmax(LEAST_FREEDOM, freedom)
+        reach = stats.t.ppf(0.975, freedom)
+        most = 3 * (np.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach)
+        a = np.clip(a, -most, most)
         middle = np.mean(mean if figures is None else figures, axis=0)
         ends = []
         for tail in (0.975, 0.025):
             t = stats.t.ppf(tail, freedom)
             exact = np.where(np.abs(a) < 1e-6, t, 3 / a * (np.cbrt(1 + a * (t - a / 6)) - 1))
             ends.append(np.where(enough & (error > TIED), middle - exact * error / len(strata), np.nan))
-    return middle, ends[0], ends[1]
+    return middle, ends[0], ends[1], approximate
 
 
 def _untied(values: Array) -> NDArray[np.int64]:
@@ -296,11 +305,10 @@ def _untied(values: Array) -> NDArray[np.int64]:
 
 
 def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.random.Generator, sets: int) -> str:
-    """Return how often the interval of a mean holds the truth, and, unless it is nearly always, how often there is
-    one."""
+    """Return how often the interval of a mean holds the truth: those that are approximate after a `~`."""
 
-    def found(number: int) -> tuple[Array, Array, Array]:
-        return intervals([draw(rng, (number, users)) for draw, users in zip(draws, sizes, strict=True)])
+    def found(number: int) -> Intervals:
+        return intervals([draw(rng, (number, users)) for draw, users in zip(draws, sizes, strict=True)])[1:]
 
     return _held(found, sum(sizes), truth, sets)
 
@@ -308,9 +316,9 @@ def cell(draws: Sequence[Draw], sizes: Sequence[int], truth: float, rng: np.rand
 def own_cell(rows: Rows, of: Callable[[Array], Array], users: int, rng: np.random.Generator, sets: int) -> str:
     """Return the same of a figure of a benchmark's own."""
 
-    def found(number: int) -> tuple[Array, Array, Array]:
+    def found(number: int) -> Intervals:
         whole, parts = pseudo_values(rows(rng, (number, users)), of)
-        return intervals([parts], [whole])
+        return intervals([parts], [whole])[1:]
 
     return _held(found, 10 * users, own_truth(rows, of), sets)
 
@@ -321,20 +329,20 @@ def own_truth(rows: Rows, of: Callable[[Array], Array]) -> float:
     return float(of(sum(rows(rng, (1, MANY)).sum(axis=1) for _ in range(4)))[0])
 
 
-def _held(found: Callable[[int], tuple[Array, Array, Array]], users: int, truth: float, sets: int) -> str:
+def _held(found: Callable[[int], Intervals], users: int, truth: float, sets: int) -> str:
     at_once = max(1, CELLS // users)
     sizes = [min(at_once, sets - start) for start in range(0, sets, at_once)]
-    low, high = np.concatenate([found(size)[1:] for size in sizes], axis=1)
-    return _printed(low, high, truth)
+    low, high, approximate = map(np.concatenate, zip(*map(found, sizes), strict=True))
+    return _printed(low, high, approximate, truth)
 
 
-def _printed(low: Array, high: Array, truth: float) -> str:
-    there = ~np.isnan(low)
-    if there.mean() < LEAST:
-        return "too few"
-    inside = (low <= truth) & (truth <= high)
-    held = f"{100 * inside[there].mean():.1f}"
-    return held if there.mean() > 0.98 else f"{held} (of {100 * there.mean():.0f} %)"
+def _printed(low: Array, high: Array, approximate: NDArray[np.bool_], truth: float) -> str:
+    there, inside, cells = ~np.isnan(low), (low <= truth) & (truth <= high), []
+    for mark, which in (("", there & ~approximate), ("~", there & approximate)):
+        if which.mean() >= LEAST:
+            share = "" if which.mean() > 1 - LEAST else f" (of {100 * which.mean():.0f} %)"
+            cells.append(f"{mark}{100 * inside[which].mean():.1f}{share}")
+    return "; ".join(cells) or "too few"
 
 
 def table(sets: int, users: Sequence[int]) -> Iterator[str]:

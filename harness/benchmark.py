@@ -102,9 +102,11 @@ class Metric:
             return "n/a"
         return f"{self.scale * value:{'+' if signed else ''}z.{self.decimals}f}"
 
-    def span(self, interval: Sequence[float] | None, *, signed: bool = False) -> str:
-        """Return an interval as text in brackets, without its unit; `n/a` for None."""
-        return "n/a" if interval is None else f"[{', '.join(self.text(end, signed=signed) for end in interval)}]"
+    def span(self, interval: Sequence[float] | None, *, signed: bool = False, approximate: bool = False) -> str:
+        """Return an interval as text in brackets, without its unit; `n/a` for None. `~` marks an approximate one."""
+        if interval is None:
+            return "n/a"
+        return f"{'~' * approximate}[{', '.join(self.text(end, signed=signed) for end in interval)}]"
 
     def within(self, value: float) -> float | None:
         """Return the value if one user can have it, else None. One that misses a bound by rounding is set to it."""
@@ -355,8 +357,8 @@ class Scoring:
         """Return the secondary metrics that `figures` does not."""
         return {}
 
-    def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | None]:
-        """Return 95 % intervals by metric."""
+    def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | tuple[float, float, bool] | None]:
+        """Return 95 % intervals by metric: both ends, and True after them if it is approximate: shown with a `~`."""
         raise NotImplementedError
 
     def facts(self, task: Task) -> Any:
@@ -375,8 +377,13 @@ class Scoring:
         """Return a kind for each valid answer of a user that breaks a rule of the task."""
         return ()
 
-    def chance(self, scored: Any) -> Mapping[str, float]:
-        """Return the chance level of metrics, by name: what random answers to the same tasks have on average."""
+    def chance(self, scored: Any) -> Mapping[str, float | tuple[float, float]]:
+        """Return the chance level of metrics, by name: what random answers to the same tasks have on average. One that
+        is drawn has its standard error after it."""
+        return {}
+
+    def bias(self, scored: Any) -> Mapping[str, float]:
+        """Return the bias of figures that are no means, by metric: how far so few users take them off on average."""
         return {}
 
     def details(self, scored: Any) -> JSON:

@@ -15,9 +15,13 @@ from harness.benchmarks import registry, usage
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
 from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Quote, Series, Table
 from harness.printable import short_hash
-from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
+from harness.scoring.intervals import FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED
 
 CHANCE = "chance"
+APPROXIMATE = (
+    f"~: not shown to hold, only the order of magnitude: fewer than {FEWEST} users, fewer than {FEWEST_UNTIED} whose "
+    "value is not the most common one, or a few outliers that decide."
+)
 
 
 def headline(report: Report) -> str:
@@ -38,7 +42,14 @@ def next_to(report: Report, metric: Metric) -> Iterator[str]:
     if metric.text(given) != metric.text(report.ranking(metric).value):
         yield f"as published {with_unit(metric, given)}"
     if (chance := report.chance.get(metric.name)) is not None:
-        yield f"chance {with_unit(metric, chance)}"
+        yield f"chance {with_unit(metric, chance, report.chance_error.get(metric.name))}"
+    if bias := _bias(report, metric):
+        yield f"bias {bias} {metric.difference_unit}"
+
+
+def _bias(report: Report, metric: Metric) -> str:
+    bias = report.bias.get(metric.name)
+    return "" if bias is None else metric.text(bias, signed=True)
 
 
 def running(benchmark: Benchmark, figures: Mapping[str, float | None]) -> str:
@@ -58,9 +69,15 @@ def _invalid(report: Report) -> str:
     return sentence_on_invalid(report.diagnostics.invalid, report.diagnostics.answers)
 
 
-def with_unit(metric: Metric, value: float | None) -> str:
+def with_unit(metric: Metric, value: float | None, error: float | None = None) -> str:
+    """Return a value with its unit, and its standard error before that, if there is one."""
     space = "" if metric.unit is None else " "
-    return metric.text(value) if value is None else f"{metric.text(value)}{space}{metric.shown_unit}"
+    return metric.text(value) if value is None else f"{level(metric, value, error)}{space}{metric.shown_unit}"
+
+
+def level(metric: Metric, value: float, error: float | None) -> str:
+    """Return a chance level as text, with the standard error of one that is drawn."""
+    return f"{metric.text(value)}{f' ± {metric.text(error)}' if error else ''}"
 
 
 def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
@@ -172,27 +189,33 @@ def _scores(report: Report) -> Iterator[Block]:
     units, values = report.units, shown(report)
     yield Heading("Scores")
     chance = [CHANCE] if report.chance else []
+    bias = ["bias"] if report.bias else []
     yield Table(
-        ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance),
+        ("metric", "unit", "value", "95 % interval", f"{report.user}s", *chance, *bias),
         tuple(
             (
                 *row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
                 *(_of_chance(report, units[name]) for _ in chance),
+                *(_bias(report, units[name]) for _ in bias),
             )
             for name, of in values.items()
         ),
     )
     if chance:
         yield Paragraph(
-            "Chance: what random answers to the same tasks have on average; no request was sent for them. A figure "
-            "near it shows no skill."
+            "Chance: what random answers to the same tasks have on average, with the standard error (±) where it is "
+            "drawn; no request was sent for it. A figure near it shows no skill."
+        )
+    if bias:
+        yield Paragraph(
+            f"Bias: how far the mean over other samples of so many {report.user}s is from that of infinitely many, by "
+            "the jackknife. Only runs of as many compare."
         )
     if report.detectable:
         least = (f"{name} {_of_difference(units[name], value)}" for name, value in report.detectable.items())
         yield Paragraph(
             f"The smallest difference that a comparison shows with these {report.user}s, at 5 % with a power of 80 %, "
-            f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
-            "`compare --plan` computes it for other cases."
+            f"if the other run varies as much and is not correlated with this one: {', '.join(least)}."
         )
     if lower := [name for name in values if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
@@ -211,7 +234,8 @@ def _scores(report: Report) -> Iterator[Block]:
 
 
 def _of_chance(report: Report, metric: Metric) -> str:
-    return metric.text(report.chance[metric.name]) if metric.name in report.chance else ""
+    name = metric.name
+    return level(metric, report.chance[name], report.chance_error.get(name)) if name in report.chance else ""
 
 
 def _of_difference(metric: Metric, value: float) -> str:
@@ -228,20 +252,19 @@ def shown(report: Report) -> dict[str, Value]:
 
 
 def row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, ...]:
-    """Return the cells of a figure; one that may be below 0 is a difference, so it has a sign.
+    """Return the cells of a figure.
 
     A secondary metric of a benchmark with intervals of its own has none, whatever the number of users.
     """
-    low, _ = metric.bounds or (None, None)
-    signed = metric.unit is None and low is not None and low < 0
-    value = metric.text(of.value, signed=signed)
-    span = spanned(metric, of, signed=signed) if has_interval else metric.span(of.ci95, signed=signed)
-    return metric.name, metric.difference_unit if signed else metric.shown_unit, value, span, str(of.users)
+    span = spanned(metric, of) if has_interval or of.ci95 else "n/a"
+    return metric.name, metric.shown_unit, metric.text(of.value), span, str(of.users)
 
 
 def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
     """Return the interval of a figure as text."""
-    return "too few" if of.ci95 is None and of.value is not None else metric.span(of.ci95, signed=signed)
+    if of.ci95 is None and of.value is not None:
+        return "too few"
+    return metric.span(of.ci95, signed=signed, approximate=bool(of.approximate))
 
 
 def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
@@ -321,9 +344,8 @@ def _footing(report: Report) -> Iterator[Block]:
         yield Heading("Intervals")
         yield Paragraph(
             f"95 %, Student's t over {report.intervals_over} with the skewness taken out (Hall 1992). They cover the "
-            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. Too few: "
-            f"fewer than {FEWEST} {report.user}s, fewer than {FEWEST_UNTIED} whose value is not the most common one, "
-            "or a few outliers that decide, so no interval would hold."
+            f"choice of {report.user}s and of their answers, not what all answers of a run have in common. "
+            f"{APPROXIMATE} Too few: fewer than {FEWEST_AT_ALL} {report.user}s, or all have the same value."
         )
     yield Heading("Usage")
     yield Paragraph(usage.tokens(report.usage))

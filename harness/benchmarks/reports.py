@@ -26,7 +26,7 @@ from harness.errors import BadInput, in_brief
 from harness.model import JSON, Block, Chart, Sketch, Table
 from harness.scoring.bootstrap import Array
 
-FORMAT = 3
+FORMAT = 4
 USERS, BLOCKS = "users", "blocks of users"
 """What intervals are made of."""
 MAX_METRICS = 1000
@@ -51,12 +51,14 @@ class Coverage(Struct, frozen=True):
 class Value(Struct, frozen=True):
     """A figure: its `value` (None if undefined), its 95 % interval `ci95`, and the number of `users` that have it.
 
-    A share is a fraction from 0 to 1; any other figure is in its metric's unit.
+    A share is a fraction from 0 to 1; any other figure is in its metric's unit. `approximate` is there, and true, where
+    an interval is not shown to hold: of few users, or few that differ.
     """
 
     value: Number | None
     ci95: Interval | None = None
     users: Count | None = None
+    approximate: bool | UnsetType = UNSET
 
 
 class Component(Struct, frozen=True):
@@ -120,11 +122,13 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     `coverage` counts the users; `metrics` and `secondary` are the figures by name. `title` to `defaults` declare the
     benchmark, so that readers of a report do not need its code: `metric_units` has unit and bounds of each metric.
     `bounds` are the lowest and highest mean that missing users could still make. `distribution` counts users by metric
-    in equal bins. `chance` is the chance level by metric, of benchmarks that declare one. `detectable` is the smallest
-    difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own values,
-    `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for results of
-    another program. `cost` is that of all saved replies, unset for a baseline, another program's results, and earlier
-    reports. `intervals_over` names the units that intervals are computed from, None for intervals of another kind.
+    in equal bins. `chance` is the chance level by metric, of benchmarks that declare one, and `chance_error`
+    the standard error of those that are drawn. `bias` is that of figures by the number of users. `detectable` is the
+    smallest difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own
+    values, `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for
+    results of another program. `cost` is that of all saved replies, unset for a baseline, another program's results,
+    and earlier reports. `intervals_over` names the units that intervals are computed from, None for intervals of
+    another kind.
     """
 
     format: int = FORMAT
@@ -147,6 +151,8 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     bounds: dict[str, tuple[Number | None, Number | None]] | None = None
     distribution: dict[str, tuple[Count, ...]] = {}
     chance: dict[str, Number] = {}
+    chance_error: dict[str, Number] = {}
+    bias: dict[str, Number] = {}
     detectable: dict[str, Number] = {}
     details: JSON = {}
     sections: tuple[Block, ...] = ()
@@ -234,12 +240,13 @@ def loaded(path: Path) -> Report:
 def read(content: bytes) -> Report:
     """Return the report in a file's content, of this format or an earlier one. Raise `BadInput`.
 
-    Format 2 had intervals by the bootstrap, and format 1 most names at another path too.
+    Format 3 had no approximate intervals, format 2 intervals by the bootstrap, and format 1 most names at another path
+    too.
     """
     try:
         data = msgspec.json.decode(content)
         found = data["format"]
-        if type(found) is not int or found not in (1, 2, FORMAT):
+        if type(found) is not int or found not in range(1, FORMAT + 1):
             raise BadInput(f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`")
         made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
         _check_metrics(made)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
@@ -28,7 +29,7 @@ from harness.errors import BenchmarkError, in_brief
 from harness.model import Record, RunFacts
 from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
-from harness.scoring.intervals import detectable, interval, moments, parts
+from harness.scoring.intervals import detectable, interval, moments, parts, with_mark
 
 Counts = NDArray[np.int64]
 
@@ -206,6 +207,7 @@ class Scorer:
                     if (metric := metrics_of(benchmark).get(name))
                     and (by := found[metric.ranked_by or name]).ci95
                     and by.users
+                    and not by.approximate
                 },
                 "diagnostics": reports.Diagnostics(
                     merged.outcomes.total(),
@@ -261,10 +263,13 @@ class Scorer:
         with guarded(benchmark, "sections"):
             scored = replace(scored, report=report)
             details = msgspec.json.decode(msgspec.json.encode(benchmark.scoring.details(scored)))
-            chance = {name: float(value) for name, value in benchmark.scoring.chance(scored).items()}
-            if not all(name in report.values and math.isfinite(value) for name, value in chance.items()):
-                raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(chance)}")
-            report = msgspec.structs.replace(report, details=details, chance=chance)
+            levels = {name: np.ravel(level).tolist() for name, level in benchmark.scoring.chance(scored).items()}
+            if not all(name in report.values and all(map(math.isfinite, level)) for name, level in levels.items()):
+                raise ValueError(f"chance: expected finite numbers of declared metrics, got {in_brief(levels)}")
+            chance = {name: float(level[0]) for name, level in levels.items()}
+            errors = {name: float(level[1]) for name, level in levels.items() if len(level) > 1}
+            bias = {name: float(value) for name, value in benchmark.scoring.bias(scored).items()}
+            report = msgspec.structs.replace(report, details=details, chance=chance, chance_error=errors, bias=bias)
             scored = replace(scored, report=report)
             report = msgspec.structs.replace(report, sections=reports.checked(benchmark.scoring.sections(scored)))
             return report, dict(benchmark.scoring.report_files(scored))
@@ -285,17 +290,22 @@ class Scorer:
         users = dict.fromkeys(names, merged.users)
         if benchmark.scoring.has_values:
             users |= {name: int(count) for name, count in zip(names, merged.defined, strict=False)}
-        found: Mapping[str, tuple[float, float] | None]
+        found: Mapping[str, tuple[float, float] | tuple[float, float, bool] | None]
         if benchmark.scoring.has_intervals:
             with guarded(benchmark, "intervals"):
                 found = benchmark.scoring.intervals(scored)
         else:
             each = parts(scored.units, lambda totals: figures_of(benchmark, totals), having(benchmark, scored.units))
             found = {
-                metric.name: interval(scored.figures[metric.name], [moments(of)], metric.bounds)
+                metric.name: with_mark(interval(scored.figures[metric.name], strata, metric.bounds), strata)
                 for metric, of in zip(metrics_of(benchmark).values(), each.T, strict=False)
+                for strata in [[moments(of)]]
             }
-        return {name: Value(scored.figures[name], found.get(name), users[name]) for name in names}
+        return {
+            name: Value(scored.figures[name], ends and ends[:2], users[name], True if ends and any(ends[2:]) else UNSET)
+            for name in names
+            for ends in [found.get(name)]
+        }
 
 
 def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False) -> tuple[Array, Any]:

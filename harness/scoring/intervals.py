@@ -1,10 +1,11 @@
 """95 % intervals of figures over users: one rule for reports, learning curves, `stats` and `compare`.
 
 A figure is made of sums over users. A user's *part* in it is the jackknife's pseudo-value: of a mean the user's own
-value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation. Degrees of
-freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the variance
-uncertain. It needs no random numbers, and the order of users changes nothing. With few users, few that have a part of
-their own (nearly all are tied), or few that decide (their parts are huge), nothing holds, and there is no interval.
+value. The interval is Student's, of the parts, with their skewness taken out by Hall's transformation, up to a bound.
+Degrees of freedom are those of Welch and Satterthwaite over several strata, and fewer where long tails make the
+variance uncertain. It needs no random numbers, and the order of users changes nothing. With few users, few that have a
+part of their own (nearly all are tied), or few that decide (their parts are huge), an interval is *approximate*: it
+shows the order of magnitude, but the simulations do not show that it holds.
 Sources: Tukey 1958 (pseudo-values); Johnson 1978 and Hall 1992 (skewness); Welch 1947; Satterthwaite 1946. How often
 the intervals hold the true figure: docs/statistics.md, Simulations.
 """
@@ -24,9 +25,14 @@ from harness.scoring.bootstrap import LEVEL, Array
 from harness.scoring.libraries import special
 
 FEWEST, FEWEST_UNTIED, LEAST_FREEDOM = 40, 7, 6
-"""Users, users that differ from the most common part, and degrees of freedom, below which there is no interval."""
+"""Users, users that differ from the most common part, and degrees of freedom: with fewer an interval is approximate."""
+FEWEST_AT_ALL = 10
+"""Users below whom there is no interval."""
 SHRINKAGE = 3
 """Such users with whom half of the sample's skewness is believed."""
+STEEPEST = 0.1
+"""The least value under the cube root of Hall's transformation, which bounds the skewness that is taken out: nearer to
+0 the root is so steep that one more outlier would double the longer arm."""
 POWER = 0.8
 REACH = 2.801585218112969
 """Quantiles of the normal distribution for `POWER` and for the end of a 95 % interval, together."""
@@ -101,21 +107,34 @@ def interval(
 ) -> Interval | None:
     """Return the interval of a figure, or of the mean of one figure over strata that weigh the same; 95 % by default.
 
-    It is cut to the bounds of the figure. None if the figure is undefined, if too few users differ, or if few decide.
+    It is cut to the bounds of the figure. None if the figure is undefined, there are too few users, or all are alike.
     """
     if figure is None or math.isnan(figure) or not strata or min(of.users for of in strata) < 2:
         return None
-    untied, error, users = _untied(strata), standard_error(strata), sum(of.users for of in strata)
-    if users < FEWEST or untied < FEWEST_UNTIED or error < ROUNDING * max(1.0, abs(figure)):
+    error = standard_error(strata)
+    if sum(of.users for of in strata) < FEWEST_AT_ALL or not ROUNDING * max(1.0, abs(figure)) <= error < math.inf:
         return None
-    freedom, skewness = _shape(strata)
-    if freedom < LEAST_FREEDOM:
-        return None
+    untied, (freedom, skewness) = _untied(strata), _shape(strata)
+    freedom = max(LEAST_FREEDOM, freedom)
     reach = student(freedom) if level == LEVEL else float(special().stdtrit(freedom, (1 + level) / 2))
-    believed = skewness * float(untied / (untied + SHRINKAGE))
+    most = 3 * (math.sqrt(reach**2 + 2 * (1 - STEEPEST) / 3) - reach)  # the root's argument is then STEEPEST
+    believed = min(most, max(-most, skewness * float(untied / (untied + SHRINKAGE))))
     ends = (figure - error * _unskewed(reach, believed), figure - error * _unskewed(-reach, believed))
     low, high = bounds or (None, None)
     return ends[0] if low is None else max(low, ends[0]), ends[1] if high is None else min(high, ends[1])
+
+
+def is_approximate(strata: Sequence[Moments]) -> bool:
+    """Return whether an interval of a mean over strata may not hold, by the simulations: of few users, few that differ,
+    or few that decide. There must be a user, and a variance."""
+    if sum(of.users for of in strata) < FEWEST or _untied(strata) < FEWEST_UNTIED:
+        return True
+    return _shape(strata)[0] < LEAST_FREEDOM
+
+
+def with_mark(ends: Interval | None, strata: Sequence[Moments]) -> tuple[float, float, bool] | None:
+    """Return an interval of the mean over strata, and whether it is approximate."""
+    return ends and (*ends, is_approximate(strata))
 
 
 def student(freedom: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import orjson
@@ -74,7 +75,6 @@ def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Comm
     report = harness.report("guess", "shop")["metrics"]
     table = harness.json("stats", "--json")
     entries = harness.json("compare", "guess", "three", "--json")["pairs"][0]["figures"]
-    planned = harness.json("compare", "--plan", "guess", "--json")["plans"]
     for entry in entries:
         name = entry["metric"]
         low, high = report[name]["ci95"]
@@ -83,4 +83,33 @@ def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Comm
         assert entry["users"] == USERS and entry["ci95"][0] < entry["difference"] < entry["ci95"][1]
         assert entry["outcome"] not in ("too_few", "undefined")
     assert {entry["metric"] for entry in entries} == set(report) == {"WAPE", "r"}
-    assert {plan["users"] for plan in planned} == {USERS}
+
+
+def test_p_of_a_ratio_is_that_of_a_studentised_permutation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve users, all swaps, the jackknife's error of each: written out in loops."""
+    (tmp_path / "demand.py").write_text(PLUGIN.replace("% 3)", "% 3 * 9)"))
+    true = [user % 4 * (1 + user % 7) for user in range(12)]
+    lines = [
+        {"user_id": f"u{user:02}", "demand": true[user], "text": "x" * (user * user % 31 + 1)} for user in range(12)
+    ]
+    (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    harness = Commands(tmp_path / "results", capsys)
+    for model in ("guess", "three"):
+        harness("run", tmp_path / "demand.py", "--model", f"baseline/{model}", "--tasks-dir", tmp_path, "--no-html")
+    figures = harness.json("compare", "guess", "three", "--json")["pairs"][0]["figures"]
+    entry = next(figure for figure in figures if figure["metric"] == "WAPE")
+    lengths = [len(line["text"]) for line in lines]
+    errors = [(abs(true[user] - length % 5), abs(true[user] - length % 3 * 9)) for user, length in enumerate(lengths)]
+
+    def statistic(swapped: tuple[int, ...]) -> float:
+        sides = [(errors[user][one], errors[user][1 - one]) for user, one in enumerate(swapped)]
+        without = [difference(sides[:user] + sides[user + 1 :], true[:user] + true[user + 1 :]) for user in range(12)]
+        mean = sum(without) / 12
+        return difference(sides, true) / (sum((one - mean) ** 2 for one in without) * 11 / 12) ** 0.5
+
+    def difference(sides: list[tuple[int, int]], demand: list[int]) -> float:
+        return (sum(a for a, _ in sides) - sum(b for _, b in sides)) / sum(demand)
+
+    real = abs(statistic((0,) * 12))
+    every = [abs(statistic(swapped)) for swapped in product((0, 1), repeat=12)]
+    assert entry["p"] == pytest.approx(sum(one >= real - 1e-9 for one in every) / 4096)

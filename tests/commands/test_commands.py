@@ -454,7 +454,7 @@ def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
     for options in (["--platform", "weibo", "--name", "one"], ["--name", "five"]):
         main(["run", "--model", "baseline/recency", "--demo", "--no-html", *options, *out])
     capsys.readouterr()
-    assert main(["stats", "--json", *out]) == 0
+    assert main(["stats", "--json", "--excel", *out]) == 0
     tables = json.loads(capsys.readouterr().out)
     assert tables["Recall"]["one"]["Avg."] is None
     five = tables["Recall"]["five"]
@@ -662,7 +662,7 @@ def test_stats_tells_what_each_run_was_and_which_it_leaves_out(
     with serving(lambda request: (401, b"{}")) as server:
         run(tasks, out, "--name", "empty", "--api-url", server.url)
     capsys.readouterr()
-    assert main(["stats", "--results-dir", str(out)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "part: baseline/recency, own prompt, share 0.5, synthetic tasks" in shown
     assert "ablation: baseline/recency, own prompt, no persona, synthetic tasks" in shown

@@ -193,7 +193,7 @@ def commands(scene: Scene) -> dict[str, list[str]]:
         "verify alone": ["verify", *where, *named, "--without-tasks"],
         "report": ["report", *where],
         "report one": ["report", *where, *tasks, *named, "--users", "all"],
-        "stats": ["stats", *where],
+        "stats": ["stats", "--excel", *where],
         "compare": ["compare", PART, WHOLE, *where, *tasks, "--resamples", "1000"],
         "reeval": ["reeval", *where, *tasks, *named],
         "export": ["export", PART, *where, *tasks],
@@ -430,7 +430,7 @@ def test_a_results_folder_may_be_a_link(scene: Scene) -> None:
     moved(scene.results, scene.root / "bigger disk")
     assert main(run(scene.root, PART)) == 0
     assert command(scene, "verify", "--name", PART) == 0
-    assert command(scene, "stats") == 0
+    assert command(scene, "stats", "--excel") == 0
     assert (scene.root / "bigger disk" / "metric_excels").is_dir()
 
 
@@ -439,11 +439,11 @@ def test_tables_are_not_written_through_a_link_of_the_results(scene: Scene, caps
     elsewhere = scene.outside / "folder"
     (scene.results / "metric_excels").symlink_to(elsewhere, target_is_directory=True)
     before = state(scene.outside)
-    assert command(scene, "stats") == 4
+    assert command(scene, "stats", "--excel") == 4
     shown = capsys.readouterr()
     assert "whole" in shown.out and "metric_excels is a symbolic link to " in shown.err
     assert state(scene.outside) == before
-    assert command(scene, "stats", "--out", str(scene.results / "metric_excels")) == 0
+    assert command(scene, "stats", "--excel", "--out", str(scene.results / "metric_excels")) == 0
     assert list(elsewhere.glob("*.xlsx"))
 
 

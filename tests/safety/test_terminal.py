@@ -160,7 +160,6 @@ COMMANDS = [
     ("stats", "--metric", "WORD"),
     ("compare", "WORD1", "WORD2", "--resamples", "1000"),
     ("compare", "WORD1", "WORD2", "--resamples", "1000", "--json"),
-    ("compare", "WORD1", "--plan"),
     ("compare", "WORD1", "WORD"),
     ("reeval",),
     ("reeval", "--reparse"),
@@ -172,7 +171,6 @@ COMMANDS = [
 WRAPPED = [
     ("status", "--name", "WORD"),
     ("compare", "WORD1", "WORD2", "--resamples", "1000"),
-    ("compare", "WORD1", "--plan"),
 ]
 """Commands with lines of at most 120 columns, or another error for a name that options refuse."""
 

@@ -163,7 +163,7 @@ def made(folder: Path) -> dict[str, bytes]:
         codes[name], shown = command("stats", *words, "--results-dir", str(folder))
         found[name] = shown.replace(str(folder).encode(), b"")
     excel = folder / "excel"
-    codes["stats.xlsx"], _ = command("stats", "--out", str(excel), "--results-dir", str(folder))
+    codes["stats.xlsx"], _ = command("stats", "--excel", "--out", str(excel), "--results-dir", str(folder))
     found["stats.xlsx.json"] = _dumped({path.stem: sheets(path) for path in sorted(excel.glob("*.xlsx"))})
     for words in COMPARED:
         name = f"compare/{'-'.join(word.strip('-') for word in words)}"

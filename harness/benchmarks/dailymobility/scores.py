@@ -36,11 +36,11 @@ from harness.benchmarks.dailymobility.protocols import (
     all_protocols,
     figures,
 )
-from harness.benchmarks.dailymobility.spread import FEWEST, FIGURES, Side, both, mixed
+from harness.benchmarks.dailymobility.spread import FEWEST, FIGURES, Marked, Side, both, mixed
 from harness.benchmarks.records import text, user_starts
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Interval
+from harness.scoring.intervals import FEWEST_AT_ALL
 
 SHARES = np.arange(SLOTS + 1) / SLOTS
 """What a resident's proportion of an intention can be."""
@@ -56,17 +56,18 @@ Rows = NDArray[np.uint8]
 
 
 class Estimate(NamedTuple):
-    """A figure from 0 to 1 with its 95 % interval, None where too few residents differ.
+    """A figure from 0 to 1 with its 95 % interval, None where there are too few residents or all are alike.
 
     `interval` is about other residents in the run, `with_truth` about other residents in the ground truth as well.
     `corrected` is the mean of the residents' parts, which is the figure with its bias taken off, and that one's
-    interval; None for fewer than `FEWEST`.
+    interval; None for fewer than `FEWEST`. `bias` is what it takes off; None for fewer than `FEWEST_AT_ALL`.
     """
 
     value: float
-    interval: Interval | None
-    with_truth: Interval | None
-    corrected: tuple[float, Interval | None] | None
+    interval: Marked | None
+    with_truth: Marked | None
+    corrected: tuple[float, Marked | None] | None
+    bias: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,10 +156,12 @@ class Tally:
         found = spread.intervals(values, users)
         wider = both(run, truth, mixed(expected, totals)).intervals(values, users)
         moved = replace(spread, noise=0 * spread.noise).intervals(means, users)
-        return {
-            name: Estimate(value, found[name], wider[name], (mean, moved[name]) if users >= FEWEST else None)
-            for name, value, mean in zip(FIGURES, values.tolist(), means.clip(0.0, 1.0).tolist(), strict=True)
-        }
+        estimates = {}
+        for name, value, mean in zip(FIGURES, values.tolist(), means.clip(0.0, 1.0).tolist(), strict=True):
+            corrected = (mean, moved[name]) if users >= FEWEST else None
+            bias = value - mean if users >= FEWEST_AT_ALL else None
+            estimates[name] = Estimate(value, found[name], wider[name], corrected, bias)
+        return estimates
 
     def _chunks(self) -> Iterator[Rows | Whole]:
         """Yield counts by bin of some residents at once, those of all their days together. Without repeats they are

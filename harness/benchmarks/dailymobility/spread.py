@@ -19,7 +19,7 @@ from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.divergence import curvature, left_out
 from harness.benchmarks.dailymobility.protocols import ENDS, LOCATIONS, METRICS, PROPORTIONS, SEQUENCES, SIZES
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import SHRINKAGE, Interval, Moments, interval, moments
+from harness.scoring.intervals import SHRINKAGE, Moments, interval, moments, with_mark
 from harness.scoring.libraries import product
 
 FINAL = "final_score"
@@ -32,8 +32,8 @@ OWN = np.stack([EACH * 0 - 1 / len(METRICS), *np.repeat(np.eye(len(METRICS)), [S
 """Figures x bins: by how much a figure grows with the term of a bin in its divergence."""
 
 FEWEST, FEWEST_LOCATIONS = 100, 400
-"""Residents from which an interval held in the simulations; that of locations needs more, since its bins are few and
-one that is rare in the run may decide."""
+"""Residents from which an interval held in the simulations, below whom it is approximate; that of locations needs more,
+since its bins are few and one that is rare in the run may decide."""
 CURVATURE = 1.5
 """What a unit of curvature adds to the third cumulant: half of 3, since the interval of a mean leans twice as much for
 the same skewness, and Hall's transformation is for means."""
@@ -42,6 +42,8 @@ KURTOSIS, BELIEVED = 1.0, 25
 residents with whom half of the skewness is believed."""
 
 Counts = NDArray[np.integer]
+Marked = tuple[float, float, bool]
+"""Both ends of an interval, and whether it is approximate."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,18 +111,19 @@ class Spread:
     noise: Array
     curve: Array
 
-    def intervals(self, values: Array, users: int) -> dict[str, Interval | None]:
-        """Return the 95 % interval of each figure of so many residents in the run."""
+    def intervals(self, values: Array, users: int) -> dict[str, Marked | None]:
+        """Return the 95 % interval of each figure of so many residents in the run, and whether it is approximate."""
         variance = np.maximum(self.variance - self.noise, self.noise) * self.users
         third = (self.third + CURVATURE * self.curve) * self.users**2
         believed = third * (self.untied + SHRINKAGE) / (self.untied + BELIEVED)
         columns = zip(FIGURES, values.tolist(), self.untied.tolist(), variance.tolist(), believed.tolist(), strict=True)
-        return {
-            name: interval(value, [Moments(self.users, untied, spread, skew, KURTOSIS)], (0.0, 1.0))
-            if users >= (FEWEST_LOCATIONS if name == LOCATIONS else FEWEST)
-            else None
-            for name, value, untied, spread, skew in columns
-        }
+        found: dict[str, Marked | None] = {}
+        for name, value, untied, spread, skew in columns:
+            strata = [Moments(self.users, untied, spread, skew, KURTOSIS)]
+            found[name] = with_mark(interval(value, strata, (0.0, 1.0)), strata)
+            if (ends := found[name]) and users < (FEWEST_LOCATIONS if name == LOCATIONS else FEWEST):
+                found[name] = (*ends[:2], True)
+        return found
 
 
 def both(run: Side, truth: Side, mixed: Array) -> Spread:

@@ -33,12 +33,13 @@ from harness.benchmarks.dailymobility.protocols import (
     figures,
 )
 from harness.benchmarks.dailymobility.scores import Tally
-from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL
+from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL, Marked
 from harness.benchmarks.overview import ends, numbers
 from harness.benchmarks.reports import Report, Scored
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
 from harness.printable import short_hash
 from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import FEWEST_AT_ALL
 
 HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}
@@ -79,19 +80,26 @@ class DayScoring(Scoring):
         others = {f"Score ({name})": None if final is None else final / 100 for name, final in finals.items()}
         return {PER_SLOT: float(tally.per_slot.mean()), **others}
 
-    def intervals(self, scored: Scored) -> dict[str, tuple[float, float] | None]:
+    def intervals(self, scored: Scored) -> dict[str, Marked | None]:
         return {NAMES[name]: scored.tally.estimates[name].interval for name in FIGURES}
+
+    def bias(self, scored: Scored) -> dict[str, float]:
+        """Return what the jackknife takes off each figure, from ten residents on."""
+        estimates = scored.tally.estimates
+        return {NAMES[name]: bias for name in FIGURES if (bias := estimates[name].bias) is not None}
 
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report."""
         tally: Tally = scored.tally
         truth, counts, estimates = tally.truth, tally.counts, tally.estimates
         corrected = estimates[FINAL].corrected
+        wider = {NAMES[name]: estimates[name].with_truth for name in FIGURES}
         all_days, valid_days = (of.astype(np.int64) for of in (tally.all_days, tally.valid_days))
         return {
             "protocols": {name: outcome.as_json() for name, outcome in tally.protocols.items()},
-            "ci95_truth": {NAMES[name]: estimates[name].with_truth for name in FIGURES},
-            "without_bias": None if corrected is None else {"value": corrected[0], "ci95": corrected[1]},
+            "ci95_truth": {name: ends and ends[:2] for name, ends in wider.items()},
+            "approximate_truth": [name for name, ends in wider.items() if ends and ends[2]],
+            "without_bias": corrected and {"value": corrected[0], "ci95": corrected[1] and corrected[1][:2]},
             "per_slot": tally.per_slot.tolist(),
             "histograms": {
                 "reach_m": truth.support.reach,
@@ -252,9 +260,9 @@ def _trust(report: Report) -> Iterator[Block]:
     rows = []
     for name, key in NAMES.items():
         shown = percent if name == FINAL else jsd
-        both = "n/a" if wider is None else span(wider[key], shown)
+        both = "n/a" if wider is None else span(wider[key], shown, key in report.details.get("approximate_truth", ()))
         label = name if name == FINAL else f"jsd_{name}"
-        rows.append((label, shown(of[key].value), span(of[key].ci95, shown), both))
+        rows.append((label, shown(of[key].value), span(of[key].ci95, shown, bool(of[key].approximate)), both))
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
     columns = ("", "value", "95 %: run", "run and ground truth")
     yield Table(columns, tuple(rows))
@@ -267,9 +275,9 @@ def _trust(report: Report) -> Iterator[Block]:
         "95 % intervals are for the mean of the figure: of other residents in the run, just as many, with this ground "
         "truth (run); and of other residents in the ground truth as well, just as many (run and ground truth). They "
         "are jackknife intervals with skewness and curvature taken out. The first is for comparing runs, the second "
-        "for people in general. Both cover the choice of answers, not what all answers of a run have in common. Too "
-        f"few: fewer than {FEWEST} residents ({FEWEST_LOCATIONS} for locations), or nearly all are alike, so no "
-        "interval would hold."
+        "for people in general. Both cover the choice of answers, not what all answers of a run have in common. ~: not "
+        f"shown to hold, only the order of magnitude: fewer than {FEWEST} residents ({FEWEST_LOCATIONS} for "
+        f"locations), or nearly all are alike. Too few: fewer than {FEWEST_AT_ALL} residents, or all are alike."
     )
     yield Paragraph(ceiling_text(ceiling))
     if unlimited:
@@ -360,5 +368,5 @@ def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f}"
 
 
-def span(interval: Sequence[float] | None, shown: Callable[[float], str]) -> str:
-    return "too few" if interval is None else f"[{', '.join(map(shown, interval))}]"
+def span(interval: Sequence[float] | None, shown: Callable[[float], str], approximate: bool = False) -> str:
+    return "too few" if interval is None else f"{'~' * approximate}[{', '.join(map(shown, interval))}]"

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from harness.benchmark import VALID
 from harness.benchmarks.records import count, user_starts
-from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn
+from harness.benchmarks.streamprofile.chance import DRAWS, Urn, drawn, expected
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import interval, moments_of_sums
+from harness.scoring.intervals import interval, moments_of_sums, with_mark
 
 PER_STEP = f"{F1} (per step)"
 TRANSFER = (F1, PER_STEP)
@@ -42,10 +42,13 @@ PARTS: dict[str, tuple[str, ...]] = {
     "chance_fwt": TRANSFER,
     "chance_cold": TRANSFER,
     "chance_augmented": TRANSFER,
+    "chance_noise": (F1,),
+    "chance_fwt_noise": TRANSFER,
 }
 """Part of the scores -> its metrics: those of the benchmark, its secondary ones (up to `fwt_cut`), and the rest. `fwt`
 is augmented minus cold within a user; `valid` is over valid answers. The `chance` parts are those of answers drawn at
-random, their mean over draws, of records with their tasks' urns (`Scoring.with_task`).
+random, of records with their tasks' urns (`Scoring.with_task`): exact, and of F1^NS the mean over draws. `noise` is the
+variance of that mean.
 
 The parts that end in `cut` are what runs are ranked by: predictions cut to the asked number of tags, Precision with
 that number as its denominator. Their errors, and both sides of `fwt_cut`, are over the answers that follow the task's
@@ -84,9 +87,9 @@ class CurvePoint(NamedTuple):
     def means(self) -> tuple[float | None, ...]:
         return tuple(total / (count << UNITS) if count else None for total, _, _, _, count, _, _ in self.of_names())
 
-    def intervals(self) -> tuple[tuple[float, float] | None, ...]:
-        """95 % intervals of the means over users; None if too few of them differ. That other values than 0 and 1 are
-        tied is not looked at."""
+    def intervals(self) -> tuple[tuple[float, float, bool] | None, ...]:
+        """Return the 95 % intervals of the means over users, and whether each is approximate; None if there are too few
+        users, or all are alike. That other values than 0 and 1 are tied is not looked at."""
         return tuple(starmap(_interval, self.of_names()))
 
 
@@ -103,7 +106,7 @@ def _point_columns(values: Array) -> Array:
 
 def _interval(
     total: int, squares: int, cubes: int, fourths: int, count: int, zeros: int, ones: int
-) -> tuple[float, float] | None:
+) -> tuple[float, float, bool] | None:
     if not count:
         return None
     # Whole numbers, in 2**-64 to the power of 2, 3 and 4: no digit is lost where values are next to equal.
@@ -112,7 +115,8 @@ def _interval(
     third = count**2 * cubes - 3 * count * total * squares + 2 * total**3
     fourth = count**3 * fourths - 4 * count**2 * total * cubes + 6 * count * total**2 * squares - 3 * total**4
     sums = second / (count << (2 * UNITS)), third / (count**2 << (3 * UNITS)), fourth / (count**3 << (4 * UNITS))
-    return interval(total / (count << UNITS), [moments_of_sums(count, count - max(1, zeros, ones), *sums)], (0.0, 1.0))
+    strata = [moments_of_sums(count, count - max(1, zeros, ones), *sums)]
+    return with_mark(interval(total / (count << UNITS), strata, (0.0, 1.0)), strata)
 
 
 Curves = dict[tuple[int, int], CurvePoint]
@@ -237,21 +241,25 @@ class _StepTable:
         )
 
     def _chance(self, users: int) -> Array:
-        """Return the columns of the `chance` parts, each the mean over draws of what an answer at random has."""
-        columns = 1 + len(GAINS) + 3 * len(TRANSFER)
+        """Return the columns of the `chance` parts: what random answers have, and the variances of means of draws."""
+        columns = 2 + len(GAINS) + 4 * len(TRANSFER)
         found, steps = np.full((users, columns), np.nan), [at for at, one in enumerate(self.urns) if one]
         if steps:
             whose, place = np.unique(self.user[steps], return_inverse=True)
             draws = np.arange(DRAWS)[:, None] * len(whose)
-            values = drawn([one for one in self.urns if one]).reshape(-1, len(GAINS))
+            urns = [one for one in self.urns if one]
+            values = drawn(urns).reshape(-1, len(GAINS))
             table = replace(self, user=(draws + place).ravel(), step_id=np.tile(self.step_id[steps], DRAWS))
             rows, everything = DRAWS * len(whose), np.ones(len(values), dtype=np.bool_)
             overall = _with_f1(table._user_means(values, everything, rows))
             of_steps = np.column_stack([values[:, [NOVELTY, STABILITY]], _f1(values)])
             means = (table._user_means(of_steps, side, rows) for side in (table.step_id == 1, table.step_id >= 2))
             cold, augmented = (np.column_stack([_f1(side, 0, 1), side[:, 2]]) for side in means)
-            of_draws = np.hstack([overall, augmented - cold, cold, augmented])
-            found[whose] = of_draws.reshape(DRAWS, len(whose), columns).mean(axis=0)
+            of_draws = np.hstack([overall, augmented - cold, cold, augmented]).reshape(DRAWS, len(whose), -1)
+            noise = of_draws[:, :, len(GAINS) : len(GAINS) + 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
+            found[whose] = np.hstack([of_draws.mean(axis=0), noise])
+            of_users = replace(self, user=place)
+            found[whose, : len(GAINS)] = of_users._user_means(expected(urns), everything[: len(urns)], len(whose))
         return found
 
     def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:

@@ -5,6 +5,7 @@ Source: docs/design.md, section 8. Values are fractions, undefined ones null.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.overview import ends, intervals, numbers, spanned
@@ -22,7 +24,7 @@ from harness.benchmarks.streamprofile.scores import INDEX, PARTS, PER_STEP, TRAN
 from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import interval, moments, parts
+from harness.scoring.intervals import interval, is_approximate, moments, parts
 
 SHARE = Metric("share")
 CURVE_NAMES = (*GAINS, F1, *ERRORS)
@@ -97,11 +99,17 @@ class StepScoring(Means):
                 if step["out_of_pool"] or extra:
                     yield OUTSIDE if step["out_of_pool"] else MORE if extra > 0 else FEWER
 
-    def chance(self, scored: Scored) -> dict[str, float]:
-        """Return what random answers have on average, by metric."""
-        parts = {"": _part(scored, "chance"), "FWT ": _part(scored, "chance_fwt")}
-        named = {f"{prefix}{name}": of["value"] for prefix, part in parts.items() for name, of in part.items()}
-        return {name: value for name, value in named.items() if value is not None}
+    def chance(self, scored: Scored) -> dict[str, float | tuple[float, float]]:
+        """Return what random answers have on average, by metric; what is drawn with its standard error."""
+        found: dict[str, float | tuple[float, float]] = {}
+        for prefix, part in (("", "chance"), ("FWT ", "chance_fwt")):
+            noises = _part(scored, f"{part}_noise")
+            for name, of in _part(scored, part).items():
+                noise = noises.get(name, {"value": 0.0})["value"]
+                if of["value"] is not None and noise is not None:
+                    error = math.sqrt(noise / of["users"])
+                    found[f"{prefix}{name}"] = (of["value"], error) if error else of["value"]
+        return found
 
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report."""
@@ -147,8 +155,15 @@ def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) 
         rows = _columns(scored, places)
         each = parts(rows, _means, rows[:, len(places) :] > 0).T
         for one, of in zip(found, each, strict=True):
-            one["ci95"] = interval(one["value"], [moments(of)], bounds)
+            one |= _spanned(one["value"], of, bounds)
     return dict(zip(PARTS[part], found, strict=True))
+
+
+def _spanned(value: float | None, part: Array, bounds: tuple[float, float]) -> JSON:
+    """Return the members of a value's interval; `approximate` only where it is."""
+    strata = [moments(part)]
+    ends = interval(value, strata, bounds)
+    return {"ci95": ends, **({"approximate": True} if ends and is_approximate(strata) else {})}
 
 
 def _columns(scored: Scored, places: Sequence[int]) -> Array:
@@ -174,7 +189,7 @@ def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]
         of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
         found[name] = {
             "value": value,
-            "ci95": interval(value, [moments(of)], (-1.0, 1.0)),
+            **_spanned(value, of[:, 0], (-1.0, 1.0)),
             "users_cold": cold["users"],
             "users_augmented": augmented["users"],
         }
@@ -197,15 +212,20 @@ def _curve(tally: Tally, chosen: Callable[[int, int], bool]) -> list[JSON]:
     for (last, step_id), point in tally.curves.items():
         if chosen(last, step_id):
             by_step[step_id] = by_step[step_id].plus(point) if step_id in by_step else point
-    return [
-        {
-            "step_id": step_id,
-            "users": point.users,
-            "metrics": dict(zip(NAMES, point.means(), strict=True)),
-            "ci95": dict(zip(NAMES, point.intervals(), strict=True)),
-        }
-        for step_id, point in sorted(by_step.items())
-    ]
+    return [_point(step_id, point) for step_id, point in sorted(by_step.items())]
+
+
+def _point(step_id: int, point: CurvePoint) -> JSON:
+    """Return a step of a curve; `approximate` has the metrics whose interval is, where there are any."""
+    intervals = dict(zip(NAMES, point.intervals(), strict=True))
+    approximate = [name for name, ends in intervals.items() if ends and ends[2]]
+    return {
+        "step_id": step_id,
+        "users": point.users,
+        "metrics": dict(zip(NAMES, point.means(), strict=True)),
+        "ci95": {name: ends and ends[:2] for name, ends in intervals.items()},
+        **({"approximate": approximate} if approximate else {}),
+    }
 
 
 def upgraded(data: JSON) -> JSON:
@@ -273,7 +293,7 @@ def _cold_start(of: JSON) -> Iterator[Block]:
             *(name, SHARE.text(cold[name].value), str(cold[name].users)),
             *(SHARE.text(later[name].value), str(later[name].users)),
             SHARE.text(delta["value"], signed=True),
-            spanned(SHARE, Value(delta["value"], delta["ci95"]), signed=True),
+            _signed(delta)[1],
         )
         for name, delta in of["delta"].items()
     )
@@ -303,7 +323,7 @@ def _transfer(report: Report) -> Iterator[Block]:
 
 
 def _signed(of: Value | JSON) -> tuple[str, str]:
-    value = of if isinstance(of, Value) else Value(of["value"], of["ci95"])
+    value = of if isinstance(of, Value) else Value(of["value"], of["ci95"], approximate=of.get("approximate", UNSET))
     return SHARE.text(value.value, signed=True), spanned(SHARE, value, signed=True)
 
 

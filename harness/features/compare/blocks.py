@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import ends
+from harness.benchmarks.overview import APPROXIMATE, ends, level
 from harness.features.compare.figures import ALL
 from harness.features.documents.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
-from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
+from harness.scoring.intervals import FEWEST_AT_ALL
 from harness.ui.words import plural
 
 P_FORMAT = decimals(4)
@@ -27,7 +27,7 @@ KINDS = {
     True: (("exploratory", "95 % interval", "p (not corrected)"), ("ci95", "p")),
 }
 """Of primary and exploratory figures: kind, interval and p-value in the heads of tables; the last two in the JSON."""
-AGREEMENT = ("users", "A better", "equal", "B better", "users for 1 point")
+AGREEMENT = ("users", "A better", "equal", "B better")
 
 
 def blocks(data: JSON) -> Iterator[Block]:
@@ -59,19 +59,18 @@ def method(data: JSON) -> Iterator[str]:
         "Over all subsets (all): the mean of the subsets' figures, each with the same weight."
     )
     yield (
-        "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out; too few: fewer "
-        f"than {FEWEST} users, fewer than {FEWEST_UNTIED} that differ, or a few outliers that decide. p: both sides "
+        "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out. "
+        f"{APPROXIMATE} Too few: fewer than {FEWEST_AT_ALL} users, or all have the same difference. p: both sides "
         f"of users swapped at random, {data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. "
         "The primary figures of all pairs of runs are one family of tests: p (adjusted) and the simultaneous "
-        "intervals, which the verdicts have too, hold for all of them. "
+        "intervals, which the verdicts have too, hold for all of them. The adjusted p decides a verdict, also where "
+        "the interval says otherwise. "
         "Everything else is exploratory: its p is not corrected, and shows nothing by itself. All this covers the "
         "choice of users and of their answers, not what all answers of a run have in common."
     )
     yield (
         "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
-        "Users for 1 point: how many it takes to show a difference of 1 percentage point (for another unit, of a "
-        "hundredth of its range) at 5 % (of the family, for primary figures) with a power of 80 %, and the 95 % "
-        "interval of that number. Formulas and sources: page Statistics of the documentation."
+        "Formulas and sources: page Statistics of the documentation."
     )
 
 
@@ -167,15 +166,16 @@ def _as_given(entries: Sequence[JSON], units: Mapping[str, Metric]) -> Iterator[
 
 def _figure_row(entry: JSON, metric: Metric, chance: bool, named: bool) -> tuple[str, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
-    level, (bounds, p) = entry.get("chance"), _of_kind(entry)
+    chance_level, (bounds, p) = entry.get("chance"), _of_kind(entry)
     too_few = "n/a" if entry["difference"] is None else "too few"
+    mark = "~" * entry["approximate"]
     return (
         f"{entry['compared']}, {metric.shown_unit}" if named else entry["compared"],
         metric.text(entry["a"]),
         metric.text(entry["b"]),
-        *(["" if level is None else metric.text(level)] if chance else []),
+        *(["" if chance_level is None else level(metric, chance_level, entry["chance_error"])] if chance else []),
         metric.text(entry["difference"], signed=True),
-        too_few if bounds is None else " to ".join(metric.text(bound, signed=True) for bound in bounds),
+        too_few if bounds is None else mark + " to ".join(metric.text(bound, signed=True) for bound in bounds),
         "n/a" if p is None else f"{p:.4f}",
     )
 
@@ -189,13 +189,7 @@ def _of_kind(entry: JSON) -> tuple[Sequence[float] | None, float | None]:
 def _agreement_row(entry: JSON) -> tuple[str, ...]:
     users = entry["users"]
     shares = (f"{100 * entry[name] / users:.0f} %" if users else "n/a" for name in ("a_better", "equal", "b_better"))
-    return entry["compared"], str(users), *shares, users_needed(entry["users_needed"], entry["users_needed_ci95"])
-
-
-def users_needed(users: int | None, interval: Sequence[int] | None) -> str:
-    if users is None or interval is None:
-        return "no estimate"
-    return f"{users} ({interval[0]} to {interval[1]})"
+    return entry["compared"], str(users), *shares
 
 
 def _units(pair: JSON) -> dict[str, Metric]:
@@ -281,8 +275,8 @@ def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
     are_shares = {metric.unit for pair in pairs for metric in _units(pair).values()} == {None}
     unit = " (%)" if are_shares else ""
     spans = ("from", "to", "from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)")
-    needed = ("from (users)", "to (users)", "unit", "kind", "compared by", "A as given", "B as given")
-    columns = ("A", "B", "subset", "metric", f"A{unit}", f"B{unit}", "A - B", *spans, *AGREEMENT, *needed)
+    about = ("unit", "kind", "compared by", "A as given", "B as given", "approximate")
+    columns = ("A", "B", "subset", "metric", f"A{unit}", f"B{unit}", "A - B", *spans, *AGREEMENT, *about)
     notes = ("Differences of shares in points; from, to: 95 % interval.",)
     return Sheet("Figures", columns, _under(pairs, _figure_rows), notes)
 
@@ -292,17 +286,18 @@ def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
     for of in pair["figures"]:
         metric = units[of["metric"]]
         spans = (end for name in ("ci95", "ci95_simultaneous") for end in of[name] or (None, None))
-        counts = (of[name] for name in ("users", "a_better", "equal", "b_better", "users_needed"))
+        counts = (of[name] for name in ("users", "a_better", "equal", "b_better"))
         yield (
             of["subset"],
             metric.name,
             *(_figure(metric, value) for value in (of["a"], of["b"], of["difference"], *spans)),
             *(_cell(of[name], P_FORMAT) for name in ("p", "p_adjusted")),
-            *map(_cell, (*counts, *(of["users_needed_ci95"] or (None, None)))),
+            *map(_cell, counts),
             metric.shown_unit,
             "exploratory" if of["exploratory"] else "primary",
             of["compared"],
             *(_figure(metric, (of["given"] or of)[side]) for side in "ab"),
+            "~" if of["ci95"] and of["approximate"] else "",
         )
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from harness.commands.parser import called
 from harness.config import options
-from harness.errors import BadInput
 from harness.features.compare import blocks as compared
-from harness.features.compare import pairs, planning
+from harness.features.compare import pairs
 from harness.features.compare.paired import RESAMPLES
 from harness.features.documents import xlsx
 from harness.features.documents.outputs import check_free
 from harness.model import JSON, Block
-from harness.option import file_of, number, option, whole
+from harness.option import file_of, option, whole
 from harness.report import text
 from harness.report.text import rendered
-from harness.scoring.intervals import POWER
 from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell
@@ -36,9 +34,8 @@ class Options(options.Forced, options.AsJson, options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness compare deepseek-chat Qwen3-8B",
         "harness compare deepseek-chat Qwen3-8B --html comparison.html --out comparison.xlsx",
-        "harness compare Qwen3-8B --plan --difference 2",
     )
-    runs: Sequence[str] = options.runs_option("names of two or more runs (--plan: one), or folders", read=None)
+    runs: Sequence[str] = options.runs_option("names of two or more runs, or folders", read=None)
     platform: Sequence[str] | None = options.platform_option(
         "one subset; may be repeated (default: all that both of a pair have)"
     )
@@ -47,41 +44,21 @@ class Options(options.Forced, options.AsJson, options.Earlier):
         f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})",
         check=whole(FEWEST, MOST),
     )
-    plan: bool = option(False, "show only how many users a difference needs")
-    difference: float | None = option(
-        None,
-        "to show, in percentage points or the metric's unit (default: 1 point, or a hundredth of the range)",
-        unit="POINTS",
-        check=number(lambda value: value >= 1e-6, "a number from 0.000001"),
-    )
-    power: float | None = option(
-        None,
-        f"power of the planned test (default: {POWER})",
-        unit="P",
-        check=number(lambda value: 0.5 <= value < 1, "a number from 0.5 and below 1"),
-    )
-    family: int | None = option(
-        None,
-        "number of planned tests to correct for (default: the primary figures of the runs named)",
-        unit="M",
-        check=options.POSITIVE_INT,
-    )
     out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
     html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 
 
 def execute(args: Options) -> int:
-    if not args.plan and not args.difference is args.power is args.family is None:
-        raise BadInput("--difference, --power and --family are for --plan")
     written = [path for path in (args.out, args.html) if path is not None]
     check_free(*written, force=args.force)
-    data, blocks, sheets = _compared(args)
+    data = _compared(args)
+    blocks = list(compared.blocks(data))
     if args.out is not None:
-        xlsx.write(args.out, sheets(data))
+        xlsx.write(args.out, compared.sheets(data))
     if args.html is not None:
         from harness.features.documents import html
 
-        title = f"{', '.join(run['name'] for run in data['runs'])}: {'users needed' if args.plan else 'compared'}"
+        title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
         atomic.make_folder(args.html.parent)
         atomic.write(args.html, html.page(title, blocks).encode("utf-8", "replace"), shared=True)
     if args.json:
@@ -95,18 +72,11 @@ def execute(args: Options) -> int:
     return 0
 
 
-def _compared(args: Options) -> tuple[JSON, list[Block], Callable[[JSON], Any]]:
-    """Return the findings, what people are shown of them, and what makes a workbook of them."""
+def _compared(args: Options) -> JSON:
     chosen = pairs.CompareOptions(
         options.named_runs(args.runs), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
     )
-    if args.plan:
-        power = POWER if args.power is None else args.power
-        data = pairs.planned(chosen, planning.Plan(args.difference, power, args.family))
-    else:
-        data = pairs.compared(chosen, args.resamples)
-    blocks, sheets = (planning.blocks, planning.sheets) if args.plan else (compared.blocks, compared.sheets)
-    return data, list(blocks(data)), sheets
+    return pairs.compared(chosen, args.resamples)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,24 +94,19 @@ class Findings:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def compare(  # noqa: PLR0913
+def compare(
     *runs: str | PathLike[str],
     subset: str | Sequence[str] | None = None,
     results_dir: str | Path | None = None,
     tasks_dir: str | Path | None = None,
     resamples: int | None = None,
-    plan: bool | None = None,
-    difference: float | None = None,
-    power: float | None = None,
-    family: int | None = None,
     benchmark: str | None = None,
     trust: bool | None = None,
     settings_file: str | Path | None = None,
 ) -> Findings:
     """Compare runs on the users that they share, with significance tests, as `harness compare` does.
 
-    `runs` are names, folders, or loaded runs. With `plan`, which takes one run, return how many users a `difference`
-    needs. Raise `BadInput`.
+    `runs` are names, folders, or loaded runs. Raise `BadInput`.
     """
-    data, blocks, _ = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
-    return Findings(data, tuple(blocks))
+    data = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
+    return Findings(data, tuple(compared.blocks(data)))

@@ -9,20 +9,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.benchmark import Metric
+from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Figures, having
 from harness.features.compare import paired
 from harness.features.compare.missing import Absent, Incomplete, sensitivity
-from harness.features.compare.sample_size import UNTIED, entry, needed, notable
 from harness.features.compare.sides import Side, common
+from harness.features.compare.verdicts import outcome
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Moments, interval, moments, standard_error
+from harness.scoring.intervals import Moments, interval, is_approximate, moments, standard_error
 
 SEED = 20_250
 ALL = "all"
 """In place of a subset: the mean of the subsets' figures."""
 MOST = 5
 """Users shown that differ most, of each subset."""
+
+UNTIED = 20
+"""Users that differ, below whom a verdict names the subset."""
 
 Places = Mapping[tuple[str, str], int]
 """(subset, user) -> the user's place among the users of all pairs of runs, who are swapped and drawn together."""
@@ -44,6 +48,13 @@ class Stratum:
     moments: tuple[Moments, ...]
     same: paired.Mask
     incomplete: Incomplete
+    figures: Figures
+
+    @property
+    def variances(self) -> Array:
+        """Return the variances of the differences, as those under swaps are estimated."""
+        found: Array = paired.variance(self.pair, np.zeros((1, len(self.users))), self.figures.values)[0]
+        return found
 
     @classmethod
     def of(cls, a: Side, b: Side, figures: Figures) -> Stratum:
@@ -60,7 +71,7 @@ class Stratum:
         sizes = np.array([_size(*sides) for sides in zip(*values, strict=True)])
         same = paired.alike(pair, figures.uses(pair.a.shape[1])) | (np.abs(parts) < paired.ROUNDING * sizes)
         incomplete = Incomplete(pair, Absent.of(a, b), Absent.of(b, a))
-        return cls(a.of.name, users, pair, values, given, parts, described, same, incomplete)
+        return cls(a.of.name, users, pair, values, given, parts, described, same, incomplete, figures)
 
     def columns(self, places: Places) -> paired.Columns:
         return np.array([places[self.subset, user] for user in self.users], dtype=np.intp)
@@ -70,7 +81,8 @@ class Stratum:
 class Test:
     """One figure of two runs over the strata that have it, and its entry in the JSON.
 
-    `observed` and `swaps`, its differences under swaps, are divided by the figure's size.
+    `observed` and `swaps`, its differences under swaps, are divided by the figure's size; where the test is
+    studentised, by their standard errors.
     """
 
     entry: JSON
@@ -111,14 +123,14 @@ class Test:
         better, worse = (less, higher) if self.metric.lower_is_better else (higher, less)
         return {"a_better": better, "equal": equal, "b_better": worse}
 
-    def needed(self, family: int) -> JSON:
-        """Return how many users show the smallest difference of interest, corrected for so many tests."""
-        return entry(needed(self.parts, notable(self.metric), family=family))
-
-    def chance(self, levels: Mapping[str, Mapping[str, float]]) -> float | None:
-        """Return the mean over strata of their chance levels, by metric; None where one has none."""
-        found = [levels[stratum.subset].get(self.metric.name, math.nan) for stratum in self.strata]
-        return number(np.mean(found)) if found else None
+    def chance(self, reports: Mapping[str, Report | None]) -> JSON:
+        """Return the mean over strata of their chance levels and its standard error; None where one has no level."""
+        name, of = self.metric.name, [reports[stratum.subset] for stratum in self.strata]
+        levels = [report.chance.get(name, math.nan) if report else math.nan for report in of]
+        errors = [report.chance_error.get(name, 0.0) if report else 0.0 for report in of]
+        level = number(np.mean(levels)) if levels else None
+        error = None if level is None else math.hypot(*errors) / len(errors)
+        return {"chance": level, "chance_error": error}
 
     def errors(self, places: Places) -> Array:
         """Return what each user of all pairs adds to the error of the difference."""
@@ -140,9 +152,7 @@ def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permut
 
     The main figures over all subsets are primary: `adjust` completes their entries. All others are exploratory.
     """
-    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
-    rng = np.random.default_rng(SEED)
-    swaps = paired.swapped(pairs, figures.values, rng, permutations, columns, len(places))
+    swaps = _swaps(strata, figures, places, permutations)
     groups = {stratum.subset: [place] for place, stratum in enumerate(strata)}
     groups |= {ALL: list(range(len(strata)))} if len(strata) > 1 else {}
     tests = [
@@ -157,6 +167,30 @@ def compared(strata: Sequence[Stratum], figures: Figures, places: Places, permut
     return tests
 
 
+def worse_than_best(
+    pairs: Sequence[Sequence[Stratum]], figures: Figures, metric: str, permutations: int = paired.RESAMPLES
+) -> list[bool]:
+    """Return which of several runs are worse than the best by the verdict of `compare`, in the mean of one metric over
+    strata. `pairs` has the strata of each run, with the best run as their side A."""
+    places, column = users_of(pairs), figures.names.index(metric)
+    tests = [
+        _test(strata, range(len(strata)), swaps, ALL, figures.metrics[metric], column)
+        for strata in pairs
+        for swaps in [_swaps(strata, figures, places, permutations)]
+    ]
+    _adjust_p(tests)
+    return [outcome(test.entry, test.metric) == "a_better" for test in tests]
+
+
+def _swaps(strata: Sequence[Stratum], figures: Figures, places: Places, permutations: int) -> paired.Swapped:
+    """Return the differences of some strata with sides of users swapped, the same users for all pairs of runs."""
+    pairs, columns = [stratum.pair for stratum in strata], [stratum.columns(places) for stratum in strata]
+    rng = np.random.default_rng(SEED)
+    # Swapping a user's sides leaves the squares of differences, so a test of means is studentised as it is.
+    studentised = not figures.benchmark.scoring.is_mean
+    return paired.swapped(pairs, figures.values, rng, permutations, columns, len(places), studentised=studentised)
+
+
 def _test(
     strata: Sequence[Stratum], of: Sequence[int], swaps: paired.Swapped, subset: str, metric: Metric, column: int
 ) -> Test:
@@ -166,7 +200,12 @@ def _test(
     chosen, size = [strata[place] for place in there], _size(a[there], b[there])
     observed = float(np.mean(a[there] - b[there])) if there else math.nan
     swapped = swaps.differences[there, :, column].mean(axis=0) / size if there else np.empty(0)
-    test = Test({}, metric, column, chosen, observed / size, swapped, swaps.whole)
+    error = 1.0
+    if swaps.variances is not None and there:
+        scale = size * len(there)
+        error = float(_root(np.sum([of.variances[column] for of in chosen]))) / scale
+        swapped = swapped / (_root(swaps.variances[there, :, column].sum(axis=0)) / scale)
+    test = Test({}, metric, column, chosen, observed / size / error, swapped, swaps.whole)
     given, by_subset = test.given, {stratum.subset: stratum.moments[column] for stratum in chosen}
     test.entry.update(
         {
@@ -186,14 +225,21 @@ def _test(
             "few_untied": {name: one.untied for name, one in by_subset.items() if one.untied < UNTIED},
             "ci95": interval(number(observed), test.moments),
             "ci95_simultaneous": None,
+            "approximate": bool(chosen) and is_approximate(test.moments),
             "p": paired.p_value(test.swaps, test.observed, test.whole),
             "p_adjusted": None,
+            "family": None,
             "standard_error": _error(test.moments),
-            **test.needed(1),
             "missing": None,
         }
     )
     return test
+
+
+def _root(variances: Array | np.floating) -> Array:
+    """Return the roots of variances; of one that is rounding alone that of a tiny one, so that it divides nothing."""
+    found: Array = np.sqrt(np.maximum(variances, paired.ROUNDING**2))
+    return found
 
 
 def _error(strata: Sequence[Moments]) -> float | None:
@@ -206,18 +252,25 @@ def _size(*figures: Array | float) -> float:
     return float(max(1.0, *(np.nan_to_num(np.abs(one)).max(initial=0.0) for one in map(np.asarray, figures))))
 
 
+def _adjust_p(tests: Sequence[Test]) -> list[Test]:
+    """Put the p-values that hold for all tests together into their entries. Return those that have one."""
+    family = [test for test in tests if test.entry["p"] is not None]
+    if family:
+        swaps = np.stack([test.swaps for test in family], axis=1)
+        observed = np.array([test.observed for test in family])
+        for test, p in zip(family, paired.max_t(swaps, observed, family[0].whole), strict=True):
+            test.entry.update(p_adjusted=p, family=len(family))
+    return family
+
+
 def adjust(tests: Sequence[Test], places: Places, draws: int) -> None:
     """Complete the entries of the primary tests of all pairs, with p-values and intervals that hold for all of them."""
-    family = [test for test in tests if not test.entry["exploratory"] and test.entry["p"] is not None]
-    if not family:
+    if not (family := _adjust_p([test for test in tests if not test.entry["exploratory"]])):
         return
-    swaps, observed = np.stack([test.swaps for test in family], axis=1), np.array([test.observed for test in family])
-    adjusted = paired.max_t(swaps, observed, family[0].whole)
     errors = np.stack([test.errors(places) for test in family if test.entry["ci95"]] or [np.zeros(len(places))], axis=1)
     level = paired.simultaneous_level(errors, np.random.default_rng(SEED), draws)
-    for test, p in zip(family, adjusted, strict=True):
-        together = interval(test.entry["difference"], test.moments, level=level)
-        test.entry.update({"p_adjusted": p, "ci95_simultaneous": together, **test.needed(len(family))})
+    for test in family:
+        test.entry["ci95_simultaneous"] = interval(test.entry["difference"], test.moments, level=level)
 
 
 def most_different(strata: Sequence[Stratum], figures: Figures) -> list[JSON]:

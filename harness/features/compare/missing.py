@@ -1,4 +1,4 @@
-"""What users that only one of two runs has could change: bounds, tipping points, and failures at the worst value.
+"""What users that only one of two runs has could change: bounds, and failures at the worst value.
 
 Only figures that are means over users have them: a missing user then has one value between the metric's bounds. Users
 that neither run has are in none of it. Formulas and sources: docs/statistics.md.
@@ -59,12 +59,12 @@ class Incomplete:
     a: Absent
     b: Absent
 
-    def filled(self, a: Array | None, b: Array | None) -> Pair:
-        """Return all users, with these values of those that A and B lack; with None they are left out."""
-        rows = [(self.pair.a, self.pair.b)]
-        rows += [] if a is None else [(self.a.filled(a), self.a.known)]
-        rows += [] if b is None else [(self.b.known, self.b.filled(b))]
-        return Pair(*map(np.vstack, zip(*rows, strict=True)))
+    def filled(self, a: Array, b: Array) -> Pair:
+        """Return all users, with these values of those that A and B lack."""
+        return Pair(
+            np.vstack([self.pair.a, self.a.filled(a), self.b.known]),
+            np.vstack([self.pair.b, self.a.known, self.b.filled(b)]),
+        )
 
     @property
     def only_failed(self) -> Incomplete:
@@ -79,7 +79,7 @@ def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) 
     column = figures.names.index(metric.name)
     if not figures.benchmark.scoring.is_mean:
         users = {side: sum(len(getattr(one, side).known) for one in strata) for side in "ab"}
-        unknown = {"bounds": None, "bounds_ci95": None, "tipping_point": None, "failed": None}
+        unknown = {"bounds": None, "bounds_ci95": None, "failed": None}
         return {**users, **unknown} if any(users.values()) else None
     users = {side: sum(getattr(one, side).users(column) for one in strata) for side in "ab"}
     if not any(users.values()):
@@ -90,7 +90,6 @@ def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) 
         **users,
         "bounds": [difference for difference, _ in ends],
         "bounds_ci95": [span and span[place] for place, (_, span) in enumerate(ends)],
-        "tipping_point": {side: _tipping(strata, figures, column, side) if users[side] else None for side in "ab"},
         "failed": _failed(strata, figures, column, high if metric.lower_is_better else low),
     }
 
@@ -105,19 +104,12 @@ def _failed(strata: Sequence[Incomplete], figures: Figures, column: int, worst: 
     return {**users, "difference": difference, "ci95": span}
 
 
-def _tipping(strata: Sequence[Incomplete], figures: Figures, column: int, side: str) -> float | None:
-    """Return the mean that a side's missing users would need for a difference of 0, the other's left out."""
-    fills = [(value, None) if side == "a" else (None, value) for value in (0.0, 1.0)]
-    at_0, at_1 = (_filled(strata, figures, column, *fill)[0] for fill in fills)
-    return None if at_0 is None or at_1 is None or at_0 == at_1 else at_0 / (at_0 - at_1)
-
-
 def _filled(
-    strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float | None
+    strata: Sequence[Incomplete], figures: Figures, column: int, *fill: float
 ) -> tuple[float | None, Interval | None]:
     """Return the mean difference over strata and its 95 % interval, with values (`fill`) of the users that A and B
-    lack; None leaves these out."""
-    fills = [None if value is None else np.full(len(figures.names), value) for value in fill]
+    lack."""
+    fills = [np.full(len(figures.names), value) for value in fill]
     pairs = [one.filled(*fills) for one in strata]
     found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
     if np.isnan(found):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.scoring.bootstrap import LEVEL, Array, chunks
+from harness.scoring.bootstrap import CELLS, LEVEL, Array, chunks
 from harness.scoring.intervals import Figures
 from harness.scoring.intervals import parts as parts_of
 from harness.scoring.libraries import product, special
@@ -26,6 +26,9 @@ RESAMPLES = 10_000
 
 ROUNDING = 1e-12
 """Sums in another order differ by less, for figures of the size of 1; larger ones are scaled down to it."""
+
+GROUPS = 40
+"""Groups of users of the jackknife that studentises a test."""
 
 Mask = NDArray[np.bool_]
 Columns = NDArray[np.intp]
@@ -51,9 +54,11 @@ class Pair:
 
 
 class Swapped(NamedTuple):
-    """Differences with the sides of users swapped: strata x permutations x M; `whole` if these are all there are."""
+    """Differences with the sides of users swapped: strata x permutations x M; `whole` if these are all there are.
+    `variances` are estimates of those differences' variances, for a test that is studentised."""
 
     differences: Array
+    variances: Array | None
     whole: bool
 
 
@@ -64,8 +69,11 @@ def swapped(
     permutations: int,
     columns: Sequence[Columns],
     among: int,
+    *,
+    studentised: bool = False,
 ) -> Swapped:
-    """Return differences under random swaps of the two sides within users, of all strata at once.
+    """Return differences under random swaps of the two sides within users, of all strata at once, and if the test is to
+    be `studentised` their variances.
 
     If the users are so few that there are no more than `permutations` ways to swap them, all of these are taken.
     `columns` are the places of each stratum's users among the `among` users of several comparisons: with the same
@@ -73,12 +81,43 @@ def swapped(
     """
     whole = among < 63 and 2**among <= permutations
     sides = [(pair.a.sum(axis=0), pair.b.sum(axis=0), pair.b - pair.a) for pair in pairs]
-    found = []
+    found, variances = [], []
     for flips in _flips(among, None if whole else permutations, rng):
-        moved = [product(np.take(flips, of, axis=1), move) for of, (_, _, move) in zip(columns, sides, strict=True)]
+        chosen = [np.take(flips, of, axis=1) for of in columns]
+        moved = [product(flip, move) for flip, (_, _, move) in zip(chosen, sides, strict=True)]
         strata = zip(sides, moved, strict=True)
         found.append(np.stack([values(a + move) - values(b - move) for (a, b, _), move in strata]))
-    return Swapped(np.concatenate(found, axis=1), whole)
+        if studentised:
+            variances.append(np.stack([variance(*of, values) for of in zip(pairs, chosen, strict=True)]))
+    return Swapped(np.concatenate(found, axis=1), np.concatenate(variances, axis=1) if studentised else None, whole)
+
+
+def variance(pair: Pair, flips: Array, values: Figures) -> Array:
+    """Return the variance of the difference with users swapped as in each row of `flips`: rows x M.
+
+    It is that of the grouped jackknife, of at most `GROUPS` groups of users. Where a figure is undefined without a
+    group, that group adds nothing: a test is as valid with any estimate that is made of the swapped data alone.
+    """
+    groups = np.array_split(np.arange(len(pair.a)), min(GROUPS, len(pair.a)))
+    sums = [np.stack([side[users].sum(axis=0) for users in groups]) for side in (pair.a, pair.b)]
+    at_once = max(1, CELLS // max(1, sums[0].size))
+    found = []
+    for rows in np.split(flips, range(at_once, len(flips), at_once)):
+        moved = np.stack([product(rows[:, users], (pair.b - pair.a)[users]) for users in groups], axis=1)
+        parts = [_group_parts(sums[0] + moved, values), _group_parts(sums[1] - moved, values)]
+        pulls = np.nan_to_num(parts[0] - parts[1])
+        off = pulls - pulls.mean(axis=1, keepdims=True)
+        found.append((off**2).sum(axis=1) * len(groups) / max(1, len(groups) - 1))
+    return np.concatenate(found)
+
+
+def _group_parts(groups: Array, values: Figures) -> Array:
+    """Return what figures lose without each group, of what groups add: rows x groups x K -> rows x groups x M."""
+    totals = groups.sum(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = values((totals - groups).reshape(-1, groups.shape[2]))
+        found: Array = values(totals[:, 0])[:, None] - without.reshape(*groups.shape[:2], -1)
+    return found
 
 
 def _flips(users: int, permutations: int | None, rng: np.random.Generator) -> Iterator[Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
-from harness.features.compare import figures, planning, verdicts, warnings
+from harness.features.compare import figures, verdicts, warnings
 from harness.features.compare import sides as runs
 from harness.features.compare.figures import Stratum
 from harness.features.compare.sides import Side, Subset
@@ -47,9 +47,9 @@ class Pair(NamedTuple):
         return a.of, b.of
 
 
-def _found(chosen: CompareOptions, least: int) -> dict[str, dict[str, Subset]]:
+def _found(chosen: CompareOptions) -> dict[str, dict[str, Subset]]:
     """Return the subsets of each run. Raise `BadInput` for a run without any."""
-    folders = runs.folders(chosen.names, chosen.results, least)
+    folders = runs.folders(chosen.names, chosen.results)
     found = {
         run: runs.subsets(run, folder, chosen.subsets, chosen.trust, chosen.benchmark)
         for run, folder in folders.items()
@@ -61,33 +61,9 @@ def _found(chosen: CompareOptions, least: int) -> dict[str, dict[str, Subset]]:
     return found
 
 
-def planned(chosen: CompareOptions, plan: planning.Plan) -> JSON:
-    """Return how many users are needed, from the differences of the runs, or from the spread of one run."""
-    found = _found(chosen, 1)
-    if len(found) > 1:
-        pairs = _pairs(found, chosen.tasks)
-        spreads = [
-            one
-            for pair, strata in zip(pairs, _strata(pairs), strict=True)
-            for one in planning.of_pair(*pair.runs, strata, pair.figures)
-        ]
-    else:
-        spreads = [one for run, subsets in found.items() for one in _spreads(run, subsets, chosen.tasks)]
-    return {"format": FORMAT, "runs": [_run(*one) for one in found.items()], "plans": planning.planned(spreads, plan)}
-
-
-def _spreads(run: str, subsets: Mapping[str, Subset], tasks: Path | None) -> Iterator[planning.Spread]:
-    by_benchmark: dict[str, list[Subset]] = {}
-    for subset in subsets.values():
-        by_benchmark.setdefault(subset.benchmark, []).append(subset)
-    for benchmark, of in by_benchmark.items():
-        measured = [runs.figures([subset], tasks) for subset in of]
-        yield from planning.of_run(run, benchmark, list(map(runs.read, of, measured)), measured[0])
-
-
 def compared(chosen: CompareOptions, resamples: int) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
-    found = _found(chosen, 2)
+    found = _found(chosen)
     pairs = _pairs(found, chosen.tasks)
     every = [(pair, strata, _report(pair)) for pair, strata in zip(pairs, _strata(pairs), strict=True)]
     for benchmark in dict.fromkeys(report["benchmark"] for _, _, report in every):
@@ -107,12 +83,12 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
     tests = []
     for pair, strata, report in family:
         found = figures.compared(strata, pair.figures, places, resamples) if strata else []
-        levels = {
-            a.of.name: next((of.chance for of in (a.of.report, b.of.report) if of and of.chance), {})
+        reports = {
+            a.of.name: next((of for of in (a.of.report, b.of.report) if of and of.chance), None)
             for a, b in pair.subsets
         }
         for test in found:
-            test.entry["chance"] = test.chance(levels)
+            test.entry.update(test.chance(reports))
         report["figures"] = [test.entry for test in found]
         report["most_different"] = figures.most_different(strata, pair.figures)
         tests += [test for test in found if not test.entry["exploratory"]]

@@ -101,9 +101,9 @@ def common(first: Side, *others: Side) -> tuple[str, ...]:
     return tuple(user for user, task in first.tasks.items() if all(of.get(user) == task for of in tasks))
 
 
-def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, Path]:
+def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
     """Return the folders of runs, by their labels; a run of the results folder goes before another folder. Raise
-    `BadInput` for fewer than `fewest`, or one that does not exist."""
+    `BadInput` for fewer than two, or one that does not exist."""
     found: dict[str, Path] = {}
     for name in named:
         path = selection.folder(name, results)
@@ -112,7 +112,7 @@ def folders(named: Sequence[str], results: Path, fewest: int = 2) -> dict[str, P
         if label in found or any(path.samefile(other) for other in found.values()):
             raise BadInput(f"{name} is named twice: name different runs")
         found[label] = path
-    if len(found) < fewest:
+    if len(found) < 2:
         raise BadInput(f"name at least two runs to compare, got {', '.join(found)}")
     return found
 

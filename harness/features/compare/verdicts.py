@@ -14,7 +14,7 @@ from harness.ui.words import plural
 
 SIGNIFICANT = 0.05
 
-Outcome = Literal["a_better", "b_better", "no_difference", "same", "too_few", "undefined"]
+Outcome = Literal["a_better", "b_better", "differs", "no_difference", "same", "too_few", "undefined"]
 Change = Literal["could_reverse", "could_undo", "cannot_change", "unknown"]
 """What missing users could make of a difference: one of the other sign, one that their worst values leave unproven,
 neither, or nobody knows since the metric has no bounds."""
@@ -31,22 +31,33 @@ def verdicts(entries: Sequence[JSON], names: Mapping[str, str], figures: Figures
     for name in reversed(figures.main):
         entry = chosen[name]
         metric = replace(figures.metrics[name], name=entry["compared"])
-        entry |= {"outcome": _outcome(entry), "missing_users": _change(entry)}
+        entry |= {"outcome": outcome(entry, figures.metrics[name]), "missing_users": _change(entry)}
         found.append(_sentence(entry, metric, names) + _missing(entry, metric, names) + _caution(entry))
     return found
 
 
-def _outcome(of: JSON) -> Outcome:
+def outcome(of: JSON, metric: Metric) -> Outcome:
+    """Return what the test of a figure comes to, from its entry in the JSON of `compare`.
+
+    The adjusted p-value of the paired permutation test decides, whatever the interval is. With `n` users that differ it
+    is at least 2^(1-n), and for a family of tests that are not correlated as many times that.
+    """
     if of["difference"] is None:
         return "undefined"
     if of["equal"] == of["users"] and of["users"] > 1:
         return "same"
-    if of["ci95_simultaneous"] is None:
+    if of["p_adjusted"] < SIGNIFICANT:
+        if metric.unranked:
+            return "differs"
+        return "a_better" if (of["difference"] > 0) != of["lower_is_better"] else "b_better"
+    if of["family"] * 2.0 ** (1 - differing(of)) >= SIGNIFICANT:
         return "too_few"
-    low, high = of["ci95_simultaneous"]
-    if of["p_adjusted"] >= SIGNIFICANT or low * high <= 0:
-        return "no_difference"
-    return "a_better" if (of["difference"] > 0) != of["lower_is_better"] else "b_better"
+    return "no_difference"
+
+
+def differing(of: JSON) -> int:
+    """Return how many users differ in a figure."""
+    return int(of["a_better"] + of["b_better"])
 
 
 def _change(of: JSON) -> Change | None:
@@ -73,22 +84,27 @@ def _sentence(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
             return f"{a} and {b} are the same in {metric.name}, {over}: every user's value is equal."
         case "too_few":
             few = ", ".join(f"{subset} {untied}" for subset, untied in of["few_untied"].items())
-            where = f" ({few})" if few else ""
-            why = f"too few users, nearly all have the same difference{where}, or a few outliers decide"
+            where = f" ({few})" if few and of["subsets"] > 1 else ""
+            why = (
+                f"{plural(differing(of), 'user')} that differ{where} are too few for an adjusted p below {SIGNIFICANT}"
+            )
             return f"Nothing can be concluded about {metric.name}, {over}: {why}."
         case "no_difference":
             return _not_shown(of, metric, f"{a} and {b}", over)
+        case "a_better" | "differs":
+            return _shown(of, metric, a, b)
         case _:
-            return _shown(of, metric, *((a, b) if of["outcome"] == "a_better" else (b, a)))
+            return _shown(of, metric, b, a)
 
 
-def _shown(of: JSON, metric: Metric, better: str, worse: str) -> str:
+def _shown(of: JSON, metric: Metric, first: str, second: str) -> str:
     """Return which run is better; only on the users that both have if missing users could change it."""
-    least, most = (metric.text(end) for end in sorted(map(abs, of["ci95_simultaneous"])))
-    words = (
-        f"{better} is better than {worse} in {metric.name} by {metric.text(abs(of['difference']))} "
-        f"{metric.difference_unit} (95 % simultaneous {least} to {most}; adjusted p = {_p(of['p_adjusted'])})"
-    )
+    sign = 1 if of["outcome"] == "differs" or of["difference"] > 0 else -1
+    by = f"{metric.text(sign * of['difference'], signed=of['outcome'] == 'differs')} {metric.difference_unit}"
+    says = f"{first} is better than {second} in {metric.name} by {by}"
+    if of["outcome"] == "differs":
+        says = f"{first} minus {second} is {by} in {metric.name}, of which neither more nor less is better"
+    words = f"{says} ({_evidence(of, metric, sign)})"
     users = plural(of["users"], "user")
     if of["missing_users"] in (None, "cannot_change"):
         return f"{words}, on {users} that both have."
@@ -97,13 +113,24 @@ def _shown(of: JSON, metric: Metric, better: str, worse: str) -> str:
 
 def _not_shown(of: JSON, metric: Metric, both: str, over: str) -> str:
     """Return that no difference is shown, and how large a one could hide."""
-    (low, high), unit = of["ci95_simultaneous"], metric.difference_unit
+    unit, span = metric.difference_unit, of["ci95_simultaneous"]
+    hidden = "" if span is None else f" One of up to {metric.text(max(map(abs, span)))} {unit} could hide."
+    difference = f"{metric.text(of['difference'], signed=True)} {unit}"
+    evidence = _evidence(of, metric, 1, signed=True)
+    return f"No difference shown between {both} in {metric.name}: {difference} ({evidence}), {over}.{hidden}"
+
+
+def _evidence(of: JSON, metric: Metric, sign: int, *, signed: bool = False) -> str:
+    """Return the interval, where there is one, and the p-values; and that the test decides where the two disagree."""
     alone = f"p = {_p(of['p'])} alone, " if of["p"] < SIGNIFICANT <= of["p_adjusted"] else ""
-    return (
-        f"No difference shown between {both} in {metric.name}: {metric.text(of['difference'], signed=True)} {unit} "
-        f"(95 % simultaneous {metric.text(low, signed=True)} to {metric.text(high, signed=True)}; {alone}adjusted p = "
-        f"{_p(of['p_adjusted'])}), {over}. One of up to {metric.text(max(abs(low), abs(high)))} {unit} could hide."
-    )
+    p = f"{alone}adjusted p = {_p(of['p_adjusted'])}"
+    if (span := of["ci95_simultaneous"]) is None:
+        return f"{p}, without an interval"
+    low, high = sorted(sign * end for end in span)
+    mark = "~" if of["approximate"] else ""
+    ends = " to ".join(metric.text(end, signed=signed or low < 0) for end in (low, high))
+    agree = (low * high > 0) == (of["p_adjusted"] < SIGNIFICANT)
+    return f"95 % simultaneous {mark}{ends}; {p}{'' if agree else ', which decides'}"
 
 
 def _missing(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
@@ -115,22 +142,12 @@ def _missing(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
     if of["missing_users"] == "unknown":
         why = "is not a mean over users" if missing["bounds"] is None else "has no bound"
         return f" What the {who} could change is not known: {metric.name} {why}."
-    shown = of["outcome"] in ("a_better", "b_better")
+    shown = of["outcome"] in ("a_better", "b_better", "differs")
     could = {"could_reverse": "could reverse it", "could_undo": "could undo it", "cannot_change": "cannot reverse it"}
     verb = could[of["missing_users"]] if shown else "leave it open"
     low, high = ("no limit" if end is None else f"{metric.text(end, signed=True)} {unit}" for end in missing["bounds"])
-    more = _tipping(of, metric, names) + _failed(of, metric, names)
-    return f" The {who} {verb}: with them {names['a']} minus {names['b']} is {low} to {high}.{more}"
-
-
-def _tipping(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:
-    """Return at which mean of a side's missing users the difference is 0, where they can have that."""
-    return "".join(
-        f" It is 0 if those missing from {names[side]} have a mean of {metric.text(mean)} {metric.shown_unit} "
-        f"({metric.text(of[side])} on those that both have)."
-        for side, mean in of["missing"]["tipping_point"].items()
-        if mean is not None and metric.admits(mean)
-    )
+    span = f"with them {names['a']} minus {names['b']} is {low} to {high}."
+    return f" The {who} {verb}: {span}{_failed(of, metric, names)}"
 
 
 def _failed(of: JSON, metric: Metric, names: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.benchmarks.overview import blocks, covered, next_to
+from harness.benchmarks.overview import blocks, covered, next_to, spanned
 from harness.benchmarks.rendering import called
 from harness.benchmarks.reports import Report
 from harness.cost import each, money_text
@@ -27,7 +27,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
     for metric in (report.units[name] for name in report.headline):
         by = report.ranking(metric)
         unit = "" if by.value is None else f" {metric.shown_unit}"
-        interval = [f"95 % interval {metric.span(by.ci95)}"] if by.ci95 else []
+        interval = [f"95 % interval {spanned(metric, by)}"] if by.ci95 else []
         yield Tile(metric.name, metric.text(by.value) + unit, "; ".join([*interval, *next_to(report, metric)]))
     of = report.coverage
     yield Tile(f"{report.user}s scored", str(of.scored_users), f"of {of.expected_users}")

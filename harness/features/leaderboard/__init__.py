@@ -8,7 +8,7 @@ FEATURE = Feature(
     commands={
         "stats": Command(
             "harness.features.leaderboard.command",
-            "show a table of all runs, and write an Excel file per metric",
+            "show a table of all runs, and with --excel write an Excel file per metric",
         )
     },
     instead=(

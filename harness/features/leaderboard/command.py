@@ -43,13 +43,10 @@ class Options(options.Forced, options.AsJson, options.ResultsFolder, options.Tas
         "harness stats deepseek-chat Qwen3-8B --intervals",
         "harness stats --format latex --published --into table.tex",
     )
-    runs: Sequence[str] = options.runs_option(
-        "runs to rank against each other (default: all; for some, Excel files need --out)", read=None
-    )
+    runs: Sequence[str] = options.runs_option("runs to rank against each other (default: all)", read=None)
     format: Literal["table", "markdown", "latex", "csv"] = option(
         "table",
-        "what is printed (default: table; csv is UTF-8, one line per figure; the others write no Excel files, unless "
-        "--out is given)",
+        "what is printed (default: table; csv is UTF-8, one line per figure)",
     )
     metric: Sequence[str] | None = option(
         None,
@@ -58,9 +55,10 @@ class Options(options.Forced, options.AsJson, options.ResultsFolder, options.Tas
     )
     published: bool = option(False, "show the published scores next to the runs")
     intervals: bool = option(False, "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)")
+    excel: bool = option(False, "write an Excel file per metric too")
     out: Path | None = option(
         None,
-        "folder for the Excel files (default: metric_excels in the results folder)",
+        "folder for the files of --excel (default: metric_excels in the results folder)",
         unit="DIR",
         read=folder,
     )
@@ -74,13 +72,13 @@ def execute(args: Options) -> int:
         raise BadInput(f"--json prints JSON: leave out --format {args.format}")
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
+    if args.out and not args.excel:
+        raise BadInput("--out is the folder for the files of --excel")
     if args.into:
         check_free(args.into, force=args.force)
     found, reports, missing, code = _ranked(args)
     chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
-    out = args.out
-    if out is None and args.format == "table" and not args.runs:
-        out = args.results_dir / defaults.EXCEL_FOLDER
+    out = (args.out or args.results_dir / defaults.EXCEL_FOLDER) if args.excel else None
     failed = _write_all(found, reports, missing, out, args) if out else None
     _print(args, chosen, missing, None if failed else out)
     if failed:

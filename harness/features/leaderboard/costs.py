@@ -87,7 +87,10 @@ def first(chosen: Sequence[MetricTable]) -> list[MetricTable]:
 
 def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
     of, figure = spent(row.reports), row.own
-    score = Number(table.metric.text(figure.value.value), None, not figure.complete) if figure else None
+    score = None
+    if figure:
+        text, published = table.metric.text(figure.shown.value), table.published(figure)
+        score = Number(text, None, not figure.complete, published=published)
     if not of.reports:  # a baseline, or a report of before
         return (score, *(None for _ in COLUMNS))
     into, out = (sum([cost.tokens[place] for _, cost in of.reports]) for place in (0, 1))
@@ -130,10 +133,10 @@ def as_json(chosen: Sequence[MetricTable]) -> JSON:
     return made
 
 
-def lines(table: MetricTable) -> Iterator[tuple[str, Row, Scored, str, str]]:
-    """Yield name, row, report, exact amount and currency of each figure for CSV."""
+def lines(table: MetricTable) -> Iterator[tuple[str, Row, Scored, Money]]:
+    """Yield name, row, report and amount of each figure for CSV."""
     for row in table.runs:
         for report in row.reports:
             of = spent([report])
             for name, amounts in (("cost", of.money), ("cost a user", of.each)):
-                yield from ((name, row, report, plain(one.amount), one.currency) for one in amounts)
+                yield from ((name, row, report, money) for money in amounts)

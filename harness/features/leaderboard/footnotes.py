@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from os import fsencode
 from pathlib import Path
 
+from harness.benchmarks.overview import APPROXIMATE
 from harness.errors import in_brief
 from harness.feature import Foreign, foreign
 from harness.features.leaderboard.reports import Scored
@@ -18,11 +19,14 @@ from harness.ui.words import plural
 MOST = 10
 """Runs or reports that a sentence names."""
 RANKS = (
-    "Rank: the places that a run may have with other users, at 95 % for all runs with the same prompt and tasks at "
-    "once; =: not separable from the best."
+    "Rank: among the runs with the same prompt and tasks; =: not separable from the best, by the paired test of "
+    "`compare` at 5 %, adjusted for the number of runs that are compared with the best."
 )
-PROMPTS = "Runs that differ only in the prompt: the interval is that of their mean over users, SD is over the runs."
-CHANCE = "Chance: what random answers to the same tasks have on average; a run that is not better is never marked."
+CHANCE = (
+    "Chance: what random answers to the same tasks have on average, with its standard error (±) where it is drawn; a "
+    "run that is not better is never marked."
+)
+BIAS = "Bias: how far the mean over other samples of so many users is from that of infinitely many, by the jackknife."
 MOST_REPEATS = 1000
 """A larger number of repeats is called any."""
 PAYS = 0.2
@@ -37,15 +41,16 @@ def notes(printed: Sequence[MetricTable], *, show_ranks: bool = True) -> list[st
     found += dict.fromkeys(f"{AVERAGE}: only where all {number} subsets are complete." for number in averaged.values())
     if show_ranks and (ranked := [table for table in printed if table.is_ranked]):
         found.append(
-            f"Bold is best, underlined second best, of complete runs with the same prompt on the same tasks"
-            f"{_differing(ranked)}; the command compare tests which differences are more than chance."
+            f"Bold is the best of its column, underlined the second best, of complete runs with the same prompt on the "
+            f"same tasks{_differing(ranked)}; the command compare tests which differences are more than chance."
         )
     found += [*_rules(printed), *_following(printed), *_without_skill(printed)]
     found += [CHANCE] if any(table.chance for table in printed) else []
+    found += [BIAS] if any(of.bias is not None for table in printed for of in table.figures) else []
     found += [f"{table.label} is not ranked: {why}." for table in printed if (why := table.metric.unranked)]
     found += [RANKS] if any(table.rank_head for table in printed) else []
     found += _ranked_subsets(printed)
-    found += [PROMPTS] if any(table.spreads for table in printed) else []
+    found += [APPROXIMATE] if any(of.shown.approximate for table in printed for of in table.figures) else []
     found += [*_invalid(printed), *_repeats(printed)]
     reports = [report for table in printed for report in table.reports]
     if synthetic := dict.fromkeys(report.run for report in reports if report.synthetic):

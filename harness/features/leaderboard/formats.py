@@ -5,23 +5,23 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from itertools import chain
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import CHANCE
+from harness.benchmarks.overview import CHANCE, level
+from harness.cost import plain as plain_amount
 from harness.features.compare.figures import ALL
 from harness.features.leaderboard import costs
 from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.grid import Grid, Number, latex, markdown
 from harness.features.leaderboard.reports import Scored
-from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread
-from harness.model import JSON
+from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Rank, Row
+from harness.model import JSON, Money
 from harness.printable import in_cell
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),
-    *("invalid", "complete", "place", "published", "what", "rank_from", "rank_to"),
-    *("ranked_by", "ranked_value", "ranked_users", "following", "chance"),
+    *("invalid", "complete", "place", "published", "what", "rank", "separable"),
+    *("ranked_by", "ranked_value", "ranked_users", "following", "chance", "chance_error", "approximate", "bias"),
 )
 
 SHARE = Metric("share")
@@ -47,9 +47,8 @@ def about(shown: Sequence[MetricTable]) -> list[str]:
 
 
 def grids(chosen: Sequence[MetricTable], *, intervals: bool) -> list[Grid]:
-    """Return the figures of each table, their spread if some runs differ only in the prompt, and then the costs."""
-    of_tables = [(_grid(table, intervals), *([prompts(table)] if table.spreads else [])) for table in chosen]
-    return [*chain(*of_tables), *costs.grids(chosen)]
+    """Return the figures of each table, and then the costs."""
+    return [*(_grid(table, intervals) for table in chosen), *costs.grids(chosen)]
 
 
 def _grid(table: MetricTable, intervals: bool) -> Grid:
@@ -63,21 +62,10 @@ def _grid(table: MetricTable, intervals: bool) -> Grid:
     published = [row for row in table.rows if row.is_published]
     groups = [tuple((row.label, numbers(row)) for row in rows) for rows in (table.runs, published) if rows]
     if chance := table.chance:
-        levels = (Number(table.metric.text(chance[name])) if name in chance else None for name in table.columns)
+        levels = (Number(level(table.metric, *chance[name])) if name in chance else None for name in table.columns)
         groups.append(((CHANCE, (*levels, *(None for _ in table.rank_head))),))
     columns = (*table.columns, *table.rank_head)
     return Grid(table.title, "run", columns, tuple(groups), tuple(notes([table])), table.label)
-
-
-def prompts(table: MetricTable) -> Grid:
-    """Return a row for each set of runs that differ only in the prompt."""
-    text, lines = table.metric.text, []
-    for of in table.spreads:
-        mean = Number(text(of.mean), interval=table.metric.span(of.interval) if of.interval else "")
-        others = (Number(text(value)) for value in (min(of.values), max(of.values), of.deviation))
-        lines.append((", ".join(of.runs), (mean, *others)))
-    title = f"{table.title}: runs that differ only in the prompt"
-    return Grid(title, "runs", ("mean", "lowest", "highest", "SD"), (tuple(lines),), (), f"{table.label} prompts")
 
 
 def number(table: MetricTable, figure: Figure | None, *, intervals: bool) -> Number | None:
@@ -85,10 +73,10 @@ def number(table: MetricTable, figure: Figure | None, *, intervals: bool) -> Num
     if figure is None:
         return None
     of = figure.shown
-    interval = table.metric.span(of.interval) if intervals and of.interval else ""
-    return Number(
-        table.metric.text(of.value), figure.place, not figure.complete, interval, published=table.published(figure)
-    )
+    interval = table.metric.span(of.interval, approximate=of.approximate) if intervals and of.interval else ""
+    bias = "" if figure.bias is None else f"bias {table.metric.text(figure.bias, signed=True)}"
+    brackets = "; ".join(filter(None, (table.published(figure), bias)))
+    return Number(table.metric.text(of.value), figure.place, not figure.complete, interval, published=brackets)
 
 
 def _csv(shown: Sequence[MetricTable]) -> str:
@@ -120,20 +108,26 @@ def _csv_line(table: MetricTable, row: Row, column: str, figure: Figure) -> list
         of["place"] or "",
         _yes(row.is_published),
         in_cell(row.about),
-        *map(str, of["rank"] or ("", "")),
+        *(("", "") if figure.rank is None else (str(figure.rank.place), _yes(figure.rank.separable))),
         in_cell(of["ranked_by"] or ""),
         text(of["ranked_value"]),
         str(of["ranked_users"] or ""),
         "" if of["following"] is None else SHARE.text(of["following"]),
         text(of["chance"]),
+        text(of["chance_error"]),
+        _yes(of["approximate"]) if of["ci95"] else "",
+        text(of["bias"]),
     ]
 
 
-def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, amount: str, currency: str) -> list[str]:
-    """Return a line with a cost as the value of a metric, over the scored users."""
+def _csv_cost(table: MetricTable, name: str, row: Row, report: Scored, money: Money) -> list[str]:
+    """Return a line with a cost as the value of a metric, over the scored users, and its bounds where it has some."""
     counts = map(str, (report.scored, report.expected, report.answers, report.invalid))
     head = map(in_cell, (table.benchmark, name, row.name, report.subset))
-    return [*head, amount, currency, "", "", *counts, _yes(report.complete), "", "no", in_cell(row.about), *[""] * 7]
+    has_bounds = money.low is not None or money.high is not None
+    bounds = map(plain_amount, (money.least, money.most)) if has_bounds else ("", "")
+    line = [*head, plain_amount(money.amount), money.currency, *bounds, *counts, _yes(report.complete)]
+    return [*line, "", "no", in_cell(row.about), *[""] * 10]
 
 
 def _yes(value: bool) -> str:
@@ -143,8 +137,8 @@ def _yes(value: bool) -> str:
 def plain(found: Sequence[MetricTable]) -> JSON:
     """Return figures by metric, run and column, in the metric's own unit, which for a share is a fraction.
 
-    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares, the
-    spreads over prompts, costs, and the ranks of runs where not all have the same subsets.
+    Published scores have a key of their own, as they were printed; so have the units of metrics that are no shares,
+    costs, and the ranks of runs where not all have the same subsets.
     """
     made: JSON = {
         table.label: {
@@ -154,8 +148,6 @@ def plain(found: Sequence[MetricTable]) -> JSON:
         for table in found
     }
     for table in found:
-        if table.spreads:
-            made.setdefault("prompts", {})[table.label] = [_plain_spread(of, table.last) for of in table.spreads]
         if table.ranked_subsets:
             made.setdefault("ranks", {})[table.label] = _plain_ranks(table)
         if table.metric.unit is not None:
@@ -172,15 +164,14 @@ def plain(found: Sequence[MetricTable]) -> JSON:
 def _plain_ranks(table: MetricTable) -> JSON:
     """Return the ranked mean of each run, with the subsets that it is over."""
     return {
-        row.name: {"subsets": row.over, "value": row.own.ranked, "rank": row.own.rank}
+        row.name: {"subsets": row.over, "value": row.own.ranked, **_plain_rank(row.own.rank)}
         for row in table.rows
         if row.own and row.own.rank
     }
 
 
-def _plain_spread(of: Spread, column: str) -> JSON:
-    found: JSON = {"runs": list(of.runs), "column": column, "mean": of.mean, "ci95": of.interval}
-    return found | {"lowest": min(of.values), "highest": max(of.values), "sd": of.deviation}
+def _plain_rank(rank: Rank | None) -> JSON:
+    return {"rank": rank and rank.place, "separable": rank and rank.separable}
 
 
 def _plain_figure(metric: Metric, figure: Figure) -> JSON:
@@ -196,10 +187,13 @@ def _plain_figure(metric: Metric, figure: Figure) -> JSON:
         "invalid": of and of.invalid,
         "complete": figure.complete,
         "place": figure.place.value if figure.place else None,
-        "rank": figure.rank,
+        **_plain_rank(figure.rank),
         "ranked_by": (metric.ranked_by or metric.name) if by else None,
         "ranked_value": by and by.value,
         "ranked_users": by and by.users,
         "following": figure.following,
-        "chance": figure.chance,
+        "chance": figure.chance and figure.chance[0],
+        "chance_error": figure.chance and figure.chance[1],
+        "approximate": figure.value.approximate,
+        "bias": figure.bias,
     }

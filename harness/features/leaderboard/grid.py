@@ -20,7 +20,7 @@ class Standing(Enum):
 @dataclass(frozen=True, slots=True)
 class Number:
     """A figure as it is printed, with its interval if that is shown. `marked` gives it an asterisk; `published` follows
-    in brackets, the figure as published where another one ranks."""
+    in brackets: the figure as published where another one ranks, and its bias where that is known."""
 
     text: str
     place: Standing | None = None

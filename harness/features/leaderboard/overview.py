@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
-from harness.benchmarks.overview import CHANCE, ends
+from harness.benchmarks.overview import CHANCE, ends, level
 from harness.commands import report
 from harness.errors import BadInput
 from harness.features.documents.outputs import check_free
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
-from harness.features.leaderboard.grid import Grid, Number
+from harness.features.leaderboard.grid import Number
 from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
@@ -104,8 +104,6 @@ def _blocks(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Iterat
             yield _by_subset(table)
         yield _of_subsets(table)
         yield from rankings(table)
-        if table.spreads:
-            yield _block(formats.prompts(table))
 
 
 def _overview(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Table:
@@ -155,8 +153,8 @@ def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
 
 def _chance(table: MetricTable) -> tuple[str, ...]:
     """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
-    level = table.chance.get(table.same_mean or "")
-    return ("" if level is None else table.metric.text(level), *table.ranks(None))
+    chance = table.chance.get(table.same_mean or "")
+    return ("" if chance is None else level(table.metric, *chance), *table.ranks(None))
 
 
 def _by_subset(table: MetricTable) -> Table:
@@ -167,18 +165,13 @@ def _by_subset(table: MetricTable) -> Table:
         for row in table.rows
     ]
     if levels := table.chance:
-        texts = (table.metric.text(levels[column]) if column in levels else "" for column in columns)
+        texts = (level(table.metric, *levels[column]) if column in levels else "" for column in columns)
         rows.append((CHANCE, *texts, *table.ranks(None)))
     return Table((table.title, *columns, *table.rank_head), tuple(rows))
 
 
 def _figure(table: MetricTable, of: Figure | None) -> str:
     return _text(formats.number(table, of, intervals=True)) or "n/a"
-
-
-def _block(grid: Grid) -> Table:
-    rows = ((name, *map(_text, numbers)) for group in grid.groups for name, numbers in group)
-    return Table((grid.title, *grid.columns), tuple(rows))
 
 
 def _text(number: Number | None) -> str:
@@ -210,7 +203,7 @@ def rankings(table: MetricTable) -> Iterator[Chart]:
 
 def _ranking(table: MetricTable, mean: str, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
     """Return a row per run, in the colour of those that are not separable from the best or of the others."""
-    first = [figure if figure.rank and figure.rank[0] == 1 else None for _, figure in ranked]
+    first = [figure if figure.rank and not figure.rank.separable else None for _, figure in ranked]
     others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
     title = f"{table.metric.name}, {mean}: runs with their ranks, and 95 % intervals"
     series = _series("not separable from the best", first), _series("worse than the best", others)

@@ -34,11 +34,13 @@ LONGEST = 60
 
 @dataclass(frozen=True, slots=True)
 class MetricValue:
-    """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one."""
+    """A metric over the `users` that have it, as a fraction, with its 95 % interval where the report gives one, and
+    whether that is `approximate`."""
 
     value: float
     interval: tuple[float, float] | None = None
     users: int | None = None
+    approximate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,10 @@ class Scored:
     `expected` are to be scored, never is. Of the `answers` `invalid` ones could not be used. A metric without a value
     is None. `usage` is empty where no request was counted; `cost` is None for a baseline, and where it is unknown.
     `following` is the share of the answers that a metric is over, by metric: None if it is unknown. `chance` is the
-    chance level by metric. `ablations` and `sampling` have a phrase for each setting of the benchmark and each
-    parameter that is not the default. `tasks` (their SHA-256), `files` (those of the prompt's or agent's files, in the
-    order of their names), `sampling`, `begun` and `harness` are empty where the report does not know them, as for
-    results of the authors' runner.
+    chance level by metric, `chance_error` the standard error of those that are drawn. `ablations` and `sampling` have a
+    phrase for each setting of the benchmark and each parameter that is not the default. `tasks` (their SHA-256),
+    `files` (those of the prompt's or agent's files, in the order of their names), `sampling`, `begun` and `harness` are
+    empty where the report does not know them, as for results of the authors' runner.
     """
 
     benchmark: str
@@ -112,6 +114,8 @@ class Scored:
     values: Mapping[str, MetricValue | None]
     following: Mapping[str, float | None]
     chance: Mapping[str, float]
+    chance_error: Mapping[str, float]
+    bias: Mapping[str, float]
     limit: int | None = None
     part: str | None = None
     repeats: Repeats | None = None
@@ -212,8 +216,10 @@ def checked(report: Report, path: Path) -> Scored:
         cost=report.cost or None,
         following={name: of.following(metric) for name, metric in _declared(report).items()},
         chance=report.chance,
+        chance_error=report.chance_error,
+        bias=report.bias,
         values={
-            name: None if of.value is None else MetricValue(of.value, of.ci95, of.users)
+            name: None if of.value is None else MetricValue(of.value, of.ci95, of.users, bool(of.approximate))
             for name, of in report.values.items()
         },
     )

@@ -6,26 +6,42 @@ Which figures of different runs are ranked is decided here: complete ones, of th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from statistics import fmean, stdev
+from statistics import fmean
+from typing import NamedTuple
 
 from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.features.leaderboard.grid import Standing
-from harness.features.leaderboard.ranking import Rank
 from harness.features.leaderboard.reports import Declared, MetricValue, Scored, declared_of
 from harness.model import Published
 
 AVERAGE = "Avg."
 MEAN = "mean of the subsets"
 """What the means of runs are called if these have different subsets."""
+SURE = 2
+"""Errors of a drawn chance level by which a value must be away from it."""
 ENOUGH = 0.9
 """Share of the answers from which a metric that leaves some out ranks a run: below it, it would be about those that the
 model chose to give."""
+
+
+class Rank(NamedTuple):
+    """The place of a run by its value, and whether it is shown to be worse than the best (equal values share a
+    place)."""
+
+    place: int
+    separable: bool
+
+    @property
+    def text(self) -> str:
+        """Return the place, with ` =` where the run is not the best and not separable from it."""
+        return f"{self.place}{'' if self.separable or self.place == 1 else ' ='}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +93,14 @@ def _layout(name: str, reports: Sequence[Declared], with_published: bool) -> Lay
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A value of a table, whether it covers all users of the tasks file, the report that it is of, if it is of one, and
-    its place; `rank` are the places that it may have with other users.
+    its place; `rank` is its place among the runs that are ranked together.
 
     Only complete figures whose `alike` is equal are ranked against each other; None is ranked with nothing. `by` ranks
     them: another metric's value, if the table's is `ranked_by` one; None where there is none. `following`
     is the share of the answers that `by` is over, None if it is unknown. `ranked` is the value of `by`, None where the
-    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level; a run that is not
-    `skilled` has no place.
+    metric ranks nothing (`is_rankable`), or a run by too few answers. `chance` is the chance level and its standard
+    error; a run that is not `skilled` has no place. `bias` is that of the value by the number of users,
+    where it is known.
     """
 
     value: MetricValue
@@ -96,7 +113,8 @@ class Figure:
     is_rankable: bool = True
     skilled: bool = True
     rank: Rank | None = None
-    chance: float | None = None
+    chance: tuple[float, float] | None = None
+    bias: float | None = None
 
     @property
     def ranked(self) -> float | None:
@@ -133,39 +151,19 @@ class Row:
 
     @property
     def rank_text(self) -> str:
-        """Return the rank of its own mean as `2-4`, with ` =` if it is not separable from the best; empty for none."""
-        if self.own is None or self.own.rank is None:
-            return ""
-        best, worst = self.own.rank
-        return f"{best}{f'-{worst}' if worst > best else ''}{' =' if best == 1 < worst else ''}"
+        """Return the rank of its own mean; empty for none."""
+        return self.own.rank.text if self.own and self.own.rank else ""
 
     @property
     def about(self) -> str:
         return "; ".join(dict.fromkeys(report.about for report in self.reports))
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The values of runs that differ only in the prompt; `interval` is the 95 % interval of their mean over users."""
-
-    runs: tuple[str, ...]
-    values: tuple[float, ...]
-    interval: tuple[float, float] | None
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def deviation(self) -> float:
-        return stdev(self.values)
-
-
 @dataclass(frozen=True)
 class MetricTable:
     """`rows` are the runs by name, then what was published. `label` is the metric's name, with its benchmark's if two
     have one of that name. `last` is the average, or the only subset of any run. The ranks of the rows' own means are
-    shown under `rank_head`. `spreads` are over prompts, in the column `last`."""
+    shown under `rank_head`."""
 
     layout: Layout
     metric: Metric
@@ -173,7 +171,6 @@ class MetricTable:
     rows: tuple[Row, ...]
     last: str
     source: Published | None = None
-    spreads: tuple[Spread, ...] = ()
 
     @property
     def benchmark(self) -> str:
@@ -245,13 +242,13 @@ class MetricTable:
         return given if given != shown else ""
 
     @property
-    def chance(self) -> dict[str, float]:
-        """Return the chance level by column, where that of all runs reads the same."""
-        found = dict[str, float]()
+    def chance(self) -> dict[str, tuple[float, float]]:
+        """Return the chance level by column and its error, where that of all runs reads the same."""
+        found = dict[str, tuple[float, float]]()
         for column in self.columns:
             of = [figure for row in self.rows if (figure := row.figures[column])]
             levels = [one.chance for one in of if one.chance is not None and (one.complete or len(of) == 1)]
-            if levels and len(set(map(self.metric.text, levels))) == 1:
+            if levels and len({self.metric.text(value) for value, _ in levels}) == 1:
                 found[column] = levels[0]
         return found
 
@@ -315,7 +312,8 @@ def _row(name: str, metric: Metric, layout: Layout, reports: Sequence[Scored]) -
                 following=report.following.get(ranking),
                 is_rankable=not metric.unranked,
                 skilled=not without_skill(report, metric, layout),
-                chance=report.chance.get(metric.name),
+                chance=chance_of(report, metric.name),
+                bias=report.bias.get(metric.name),
             )
     there = {subset: figure for subset, figure in figures.items() if figure is not None}
     own = _average(list(there.values()))
@@ -335,7 +333,9 @@ def _is_better_than_chance(report: Scored, name: str, layout: Layout) -> bool:
     if (value := report.values.get(layout.ranked_by(name) or name)) is None:
         return False
     low, high = value.interval or (value.value, value.value)
-    level = report.chance[name]
+    level, error = report.chance[name], report.chance_error.get(name, 0.0)
+    if abs(value.value - level) <= SURE * error:
+        return False
     return high < level if layout.metrics[name].lower_is_better else low > level
 
 
@@ -354,8 +354,22 @@ def _average(there: Sequence[Figure]) -> Figure | None:
         following=min(shares) if len(shares) == len(there) else None,
         is_rankable=all(figure.is_rankable for figure in there),
         skilled=all(figure.skilled for figure in there),
-        chance=_mean([figure.chance for figure in there]),
+        chance=_mean_chance([figure.chance for figure in there]),
     )
+
+
+def chance_of(report: Scored, name: str) -> tuple[float, float] | None:
+    """Return the chance level of a metric and its standard error, 0 of an exact one; None without a level."""
+    level = report.chance.get(name)
+    return None if level is None else (level, report.chance_error.get(name, 0.0))
+
+
+def _mean_chance(levels: Sequence[tuple[float, float] | None]) -> tuple[float, float] | None:
+    """Return the mean of chance levels and its error, None if one is missing."""
+    there = [level for level in levels if level is not None]
+    if len(there) < len(levels):
+        return None
+    return fmean(value for value, _ in there), math.hypot(*(error for _, error in there)) / len(there)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -365,17 +379,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _placed(rows: Sequence[Row], columns: Sequence[str], metric: Metric) -> tuple[Row, ...]:
-    """Return the rows with the best and second best of each column marked, by the values that rank as they are shown:
-    what looks equal is equal. Runs without skill have no mark."""
+    """Return the rows with the best and second best of each column marked, by the values that are shown: what looks
+    equal is equal. A run without a place has no mark, and no other run has that of its value."""
     places: dict[tuple[int, str], Standing] = {}
     for column, group in groups(rows, columns):
-        shown = {
-            number: metric.shown(figure.ranked)
+        there = [figure for row in rows if row.reports and (figure := row.figures[column]) and figure.complete]
+        values = {metric.shown(figure.shown.value) for figure in there}
+        best = dict(zip(sorted(values, reverse=not metric.lower_is_better), Standing, strict=False))
+        places |= {
+            (number, column): best[value]
             for number, figure in group.items()
-            if figure.ranked is not None and figure.skilled
+            if figure.ranked is not None and figure.skilled and (value := metric.shown(figure.ranked)) in best
         }
-        best = dict(zip(sorted(set(shown.values()), reverse=not metric.lower_is_better), Standing, strict=False))
-        places |= {(number, column): best[value] for number, value in shown.items() if value in best}
     return tuple(
         replace(
             row,

@@ -1,4 +1,4 @@
-"""What the choice of users leaves open in tables: intervals of averages, ranks of runs, and the spread over prompts.
+"""What the choice of users leaves open in tables: intervals of averages, and ranks of runs.
 
 All of it is made of the records of the runs (docs/statistics.md, Leaderboard). A run whose records cannot be used keeps
 its figures, and has none of this.
@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
-import orjson
 
 from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.registry import KEPT
 from harness.benchmarks.scorer import ROWS_LIMIT, having
 from harness.errors import BadInput, HarnessError
 from harness.features.compare import sides as runs
+from harness.features.compare.figures import Stratum, worse_than_best
 from harness.features.compare.sides import Side, Subset
 from harness.features.leaderboard.footnotes import bounded
-from harness.features.leaderboard.ranking import Rank, Stratum, ranks, stratum
 from harness.features.leaderboard.reports import MetricValue, Scored
-from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Row, Spread, groups, own_groups
-from harness.model import JSON
+from harness.features.leaderboard.tables import AVERAGE, Figure, MetricTable, Rank, Row, groups, own_groups
 from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Interval, interval, moments, parts
+from harness.scoring.intervals import interval, is_approximate, moments, parts
 from harness.store.files import RunFiles
-from harness.store.manifest import Manifest, load
+from harness.store.manifest import load
 from harness.ui.streams import tell
 
-SEED = 20_250
 MANY = 50_000
 """Records that take some seconds to read."""
 
@@ -43,14 +38,9 @@ MANY = 50_000
 def with_uncertainty(found: Sequence[MetricTable], results: Path) -> tuple[list[MetricTable], list[str]]:
     """Return tables with what the records of their runs, below a results folder, say of the uncertainty; and sentences
     on the runs whose records say nothing."""
-    alike = [_alike_but_for_prompts(table, results) if _is_main(table) else [] for table in found]
-    needed = [*chain.from_iterable(map(_rows_needed, found)), *chain(*chain(*alike))]
+    needed = chain.from_iterable(map(_rows_needed, found))
     records = _records((report for row in needed for report in row.reports), results)
-    tables = []
-    for table, of in zip(found, alike, strict=True):
-        spreads = tuple(_spread(table, runs_alike, records) for runs_alike in of)
-        tables.append(replace(table, rows=_rows(table, records), spreads=spreads))
-    return tables, records.sentences()
+    return [replace(table, rows=_rows(table, records)) for table in found], records.sentences()
 
 
 def _is_main(table: MetricTable) -> bool:
@@ -71,43 +61,38 @@ def _rows_needed(table: MetricTable) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Read:
-    """The records of a run on one subset; `parts` are those of its users in each metric, and in what ranks each metric
-    (`ranking`), by name."""
+    """The records of a run on one subset; `parts` are those of its users in each metric, and in what ranks each metric,
+    by name; `compared` are the names of the metrics by what ranks them."""
 
     side: Side
-    ranking: tuple[str, ...]
+    compared: Mapping[str, str]
     parts: Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Records:
-    """The records by run and subset, for each run why some cannot be used, and the strata that were made of them."""
+    """The records by run and subset, and for each run why some cannot be used."""
 
     read: Mapping[tuple[str, str], _Read]
     unusable: dict[str, str]
-    strata: dict[tuple[tuple[str, ...], str], Stratum | None] = field(default_factory=dict)
 
     def has(self, run: str, subsets: Iterable[str]) -> bool:
         return all((run, subset) in self.read for subset in subsets)
 
-    def stratum(self, names: tuple[str, ...], subset: str) -> Stratum | None:
-        """Return the stratum of runs on the users that all have; None if they do not compare."""
-        if (names, subset) not in self.strata:
-            try:
-                self.strata[names, subset] = _stratum([self.read[name, subset].side for name in names])
-            except BadInput as error:
-                self.strata[names, subset] = None
-                self.unusable.update(dict.fromkeys(names, str(error)))
-        return self.strata[names, subset]
+    def parts(self, run: str, subset: str, metric: str) -> Array:
+        """Return the users' parts in a metric; none if it is not made of sums over users."""
+        return self.read[run, subset].parts.get(metric, np.empty(0))
 
-    def mean(self, names: Sequence[str], subset: str, metric: str) -> Array:
-        """Return the users' parts in the mean of a metric over runs; none if it is not made of sums over users."""
-        of = [self.read[name, subset] for name in names]
-        if metric not in of[0].parts:
-            return np.empty(0)
-        users = runs.common(*(one.side for one in of))
-        found: Array = np.mean([one.parts[metric][one.side.places(users)] for one in of], axis=0)
-        return found
+    def separable(self, best: str, others: Sequence[str], subsets: Sequence[str], metric: str) -> list[bool]:
+        """Return which runs are shown to be worse than the best in the mean of a metric over subsets. Raise `BadInput`
+        if they do not compare."""
+        sides = [[self.read[run, subset].side for run in (best, *others)] for subset in subsets]
+        figures = [runs.figures([side.of for side in of], None) for of in sides]
+        pairs = [
+            [Stratum.of(of[0], of[place], each) for of, each in zip(sides, figures, strict=True)]
+            for place in range(1, 1 + len(others))
+        ]
+        return worse_than_best(pairs, figures[0], metric)
 
     def sentences(self) -> list[str]:
         """Return which runs have no ranks, once for each reason."""
@@ -149,19 +134,7 @@ def _read(report: Scored, results: Path) -> _Read:
     compared = parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
     slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
     by_name = [*zip(ranking, compared.T, strict=True), *zip(figures.names, given.T, strict=True)]
-    return _Read(slim, ranking, dict(by_name))
-
-
-def _stratum(sides: Sequence[Side]) -> Stratum:
-    """Return the stratum of several runs, on the values that all define. Raise `BadInput` if they do not compare."""
-    figures, users = runs.figures([side.of for side in sides], None), runs.common(*sides)
-    if not users:
-        raise BadInput(f"no user in common on {sides[0].of.name}")
-    rows = [side.contributions[side.places(users)] for side in sides]
-    shared = reduce(lambda one, other: figures.on_both(one, other)[0], rows)
-    rng = np.random.default_rng([SEED, *sides[0].of.name.encode()])
-    alike = [figures.on_both(each, shared)[0] for each in rows]
-    return stratum(alike, figures.values, rng, has=having(figures.benchmark, alike[0]))
+    return _Read(slim, dict(zip(ranking, figures.names, strict=True)), dict(by_name))
 
 
 # Figures
@@ -183,86 +156,55 @@ def _with_interval(own: Figure, table: MetricTable, row: Row, records: _Records)
     """Return a run's mean over subsets with its interval, if it is complete; a single subset has its own."""
     if len(row.over) < 2 or not own.complete:
         return own
-    value = replace(own.value, interval=_interval(table, table.metric.name, own.value, [row], records))
-    return replace(own, value=value, by=own.by and replace(own.by, interval=_shown(table, own.by, [row], records)))
+    ranking = table.metric.ranked_by or table.metric.name
+    value = _spanned(own.value, table.metric, table.metric.name, row, records)
+    return replace(own, value=value, by=own.by and _spanned(own.by, table.metric, ranking, row, records))
 
 
 def _ranks(table: MetricTable, records: _Records) -> dict[tuple[int, str], Rank]:
     """Return the ranks by number of row and column: on each subset, and under `AVERAGE` those of the rows' own means,
     among the rows with the same subsets."""
-    among: list[tuple[str, Sequence[str], tuple[int, ...]]] = []
-    among += ((column, (column,), tuple(group)) for column, group in groups(table.rows, table.layout.subsets))
-    among += ((AVERAGE, subsets, tuple(group)) for subsets, group in own_groups(table.rows))
-    ranks_in = cache(lambda subsets, group: dict(_ranks_in(table, subsets, group, records)))
-    return {(number, column): rank for column, *of in among for number, rank in ranks_in(*of).items()}
+    among: list[tuple[str, tuple[str, ...], dict[int, Figure]]] = []
+    among += [(column, (column,), group) for column, group in groups(table.rows, table.layout.subsets)]
+    among += [(AVERAGE, subsets, group) for subsets, group in own_groups(table.rows)]
+    by_group: dict[tuple[Sequence[str], Sequence[int]], dict[int, Rank]] = {}
+    ranks: dict[tuple[int, str], Rank] = {}
+    for column, subsets, group in among:
+        key = subsets, tuple(group)  # a mean over one subset is that subset's figure
+        if key not in by_group:
+            by_group[key] = dict(_ranks_in(table, subsets, group, records))
+        ranks |= {(number, column): rank for number, rank in by_group[key].items()}
+    return ranks
 
 
 def _ranks_in(
-    table: MetricTable, subsets: Sequence[str], group: Iterable[int], records: _Records
+    table: MetricTable, subsets: Sequence[str], group: Mapping[int, Figure], records: _Records
 ) -> Iterator[tuple[int, Rank]]:
     """Yield the ranks of rows in the mean over subsets, by their number; none if they do not compare."""
-    numbers = [number for number in group if records.has(table.rows[number].name, subsets)]
-    names = tuple(table.rows[number].name for number in numbers)
-    ranked_by = table.metric.ranked_by or table.metric.name
-    if len(names) < 2 or ranked_by not in (ranking := records.read[names[0], subsets[0]].ranking):
+    metric, name = table.metric, {number: table.rows[number].name for number in group}
+    values = {
+        number: metric.shown(figure.ranked) * (1 if metric.lower_is_better else -1)
+        for number, figure in group.items()
+        if figure.ranked is not None and records.has(name[number], subsets)
+    }
+    ranking = metric.ranked_by or metric.name
+    if len(values) < 2 or ranking not in (compared := records.read[name[min(values)], subsets[0]].compared):
         return
-    made, at = [records.stratum(names, subset) for subset in subsets], ranking.index(ranked_by)
-    strata = [of for of in made if of is not None and not np.isnan(of.figures[:, at]).any()]
-    if len(strata) == len(subsets):
-        yield from zip(numbers, ranks(strata, at, lower_is_better=table.metric.lower_is_better), strict=True)
-
-
-def _spread(table: MetricTable, rows: Sequence[Row], records: _Records) -> Spread:
-    values = tuple(figure.shown.value for row in rows if (figure := row.figures[table.last]))
-    return Spread(tuple(row.name for row in rows), values, _shown(table, MetricValue(fmean(values)), rows, records))
-
-
-def _shown(table: MetricTable, mean: MetricValue, rows: Sequence[Row], records: _Records) -> Interval | None:
-    return _interval(table, table.metric.ranked_by or table.metric.name, mean, rows, records)
-
-
-def _interval(
-    table: MetricTable, metric: str, mean: MetricValue, rows: Sequence[Row], records: _Records
-) -> Interval | None:
-    """Return the 95 % interval of the mean of a metric over some runs of the same subsets, on the users that all
-    have."""
-    subsets, names = rows[0].over, [row.name for row in rows]
-    if not all(records.has(name, subsets) for name in names):
-        return None
-    strata = [moments(records.mean(names, subset, metric)) for subset in subsets]
-    return interval(mean.value, strata, table.metric.bounds)
-
-
-def _alike_but_for_prompts(table: MetricTable, results: Path) -> list[list[Row]]:
-    """Return the runs of a table that differ only in the prompt, two or more of them together."""
-    found: dict[bytes, list[Row]] = {}
-    for row in table.rows:
-        figure = row.figures[table.last]
-        if figure is not None and figure.complete and (key := _conditions(row.reports, results)):
-            found.setdefault(key, []).append(row)
-    return [rows for rows in found.values() if len({_prompt(row) for row in rows}) > 1]
-
-
-def _prompt(row: Row) -> tuple[object, ...]:
-    return tuple((report.prompt, report.prompt_version, report.files) for report in row.reports)
-
-
-def _conditions(reports: Sequence[Scored], results: Path) -> bytes:
-    """Return what runs have in common that differ only in the prompt; empty if one has no manifest."""
+    best, *others = sorted(values, key=values.__getitem__)
     try:
-        found = [load(RunFiles(results / report.run, report.subset).manifest) for report in reports]
-    except HarnessError:
-        return b""
-    return b"" if None in found else orjson.dumps([*map(_but_prompt, filter(None, found))], option=orjson.OPT_SORT_KEYS)
+        worse = records.separable(name[best], [name[number] for number in others], subsets, compared[ranking])
+    except BadInput as error:
+        records.unusable.update({name[number]: str(error) for number in values})
+        return
+    for number, separable in zip((best, *others), (False, *worse), strict=True):
+        yield number, Rank(1 + sum(value < values[number] for value in values.values()), separable)
 
 
-def _but_prompt(manifest: Manifest) -> JSON:
-    """Return identity, tasks and selection of a run without its prompt or agent, whose files are named after their
-    setting."""
-    of, files = manifest.identity, manifest.identity["files"]
-    code = {name: digest for name, digest in files.items() if name.startswith(KEPT)}
-    named = {name for name in of["settings"] if any(file.startswith(f"{name}_") for file in files.keys() - code)}
-    settings = {name: value for name, value in of["settings"].items() if name not in named}
-    others = {name: value for name, value in of.items() if name != "prompt_version"}
-    tasks = {name: value for name, value in manifest.tasks.items() if name != "path"}
-    return {**others, "files": code, "settings": settings, "tasks": tasks, "selection": manifest.selection}
+def _spanned(mean: MetricValue, metric: Metric, name: str, row: Row, records: _Records) -> MetricValue:
+    """Return the mean of a metric (of this name) over a run's subsets with its 95 % interval."""
+    if not records.has(row.name, row.over):
+        return mean
+    strata = [moments(records.parts(row.name, subset, name)) for subset in row.over]
+    if (ends := interval(mean.value, strata, metric.bounds)) is None:
+        return mean
+    return replace(mean, interval=ends, approximate=is_approximate(strata))

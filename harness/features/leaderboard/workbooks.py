@@ -10,7 +10,7 @@ from harness.benchmark import Metric
 from harness.benchmarks.overview import CHANCE
 from harness.features.documents.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 from harness.features.leaderboard import costs
-from harness.features.leaderboard.footnotes import PROMPTS, notes
+from harness.features.leaderboard.footnotes import notes
 from harness.features.leaderboard.grid import Standing
 from harness.features.leaderboard.reports import MetricValue, Scored
 from harness.features.leaderboard.tables import Figure, MetricTable, Row
@@ -48,7 +48,7 @@ def workbooks(
         _runs_sheet(reports, {**RUNS, **spent}, missing),
         *(_summary_sheet(table, tuple(columns), about) for table in tables),
     ]
-    yield SUMMARY, sheets + ([_prompts_sheet(tables)] if any(table.spreads for table in tables) else [])
+    yield SUMMARY, sheets
 
 
 def _notes(table: MetricTable) -> list[str]:
@@ -71,7 +71,7 @@ def _figures(
         published = (cell for value in given for cell in _values(table.metric, value)[:each])
         rows.append([row.label, *shown, *(rank or None for rank in table.ranks(row)), *about(row), *published])
     if levels := table.chance:
-        faint = ((_shown(table.metric, levels.get(name), faint=True), None, None) for name in table.columns)
+        faint = ((_shown(table.metric, levels.get(name, (None,))[0], faint=True), None, None) for name in table.columns)
         chance = [CHANCE, *(cell for cells in faint for cell in cells[:each])]
         rows.append([*chance, *[None] * (len(columns) - len(chance))])
     return columns, rows
@@ -103,17 +103,8 @@ def _cells(metric: Metric, row: Row, column: str) -> list[Cell | None]:
 def _values(metric: Metric, of: MetricValue | None) -> list[Cell | None]:
     """Return a value and the ends of its interval."""
     value, ends = (of.value, of.interval or (None, None)) if of else (None, (None, None))
-    return [_shown(metric, value), *(_shown(metric, end, faint=True) for end in ends)]
-
-
-def _prompts_sheet(tables: Sequence[MetricTable]) -> Sheet:
-    """Return a row for each metric and set of runs that differ only in the prompt."""
-    rows = list[list[Content]]()
-    for table in tables:
-        for of in table.spreads:
-            figures = of.mean, *(of.interval or (None, None)), min(of.values), max(of.values), of.deviation
-            rows.append([table.label, ", ".join(of.runs), *(_shown(table.metric, value) for value in figures)])
-    return Sheet("Prompts", ("metric", "runs", "mean", "from", "to", "lowest", "highest", "SD"), rows, [PROMPTS])
+    mark = bool(of and of.approximate)
+    return [_shown(metric, value), *(_shown(metric, end, faint=True, approximate=mark) for end in ends)]
 
 
 def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
@@ -126,8 +117,9 @@ def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple
     return Sheet(table.label, columns, rows, [*_notes(table), *SUMMARY_NOTES])
 
 
-def _shown(metric: Metric, value: float | None, *, faint: bool = False) -> Cell | None:
-    return None if value is None else Cell(metric.shown(value), faint=faint, number=decimals(metric.decimals))
+def _shown(metric: Metric, value: float | None, *, faint: bool = False, approximate: bool = False) -> Cell | None:
+    number = f"{'~' * approximate}{decimals(metric.decimals)}"
+    return None if value is None else Cell(metric.shown(value), faint=faint, number=number)
 
 
 def _scored(reports: Sequence[Scored]) -> Cell:
@@ -150,9 +142,12 @@ def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
     return Cell(of.total(name), number=WHOLE) if of.reports else None
 
 
-def _money(amounts: Sequence[Money]) -> Cell | None:
-    """Return an amount, blank without one, and where there are several currencies."""
-    return Cell(float(amounts[0].amount), amounts[0].about, number=decimals(6)) if len(amounts) == 1 else None
+def _cost(name: str, bound: str, reports: Sequence[Scored]) -> Cell | None:
+    """Return an amount or a bound of it, blank without one, and where there are several currencies."""
+    amounts: Sequence[Money] = getattr(costs.spent(reports), name)
+    if len(amounts) != 1 or (amount := getattr(amounts[0], bound)) is None:
+        return None
+    return Cell(float(amount), amounts[0].about and bound == "amount", number=decimals(6))
 
 
 def _text(name: str, reports: Sequence[Scored]) -> str:
@@ -201,9 +196,13 @@ RUNS: Columns = {
 COSTS: Columns = {
     "cached tokens": partial(_counted, "cached_tokens"),
     "reasoning tokens": partial(_counted, "reasoning_tokens"),
-    "cost": lambda reports: _money(costs.spent(reports).money),
-    "cost a user": lambda reports: _money(costs.spent(reports).each),
+    "cost": partial(_cost, "money", "amount"),
     "currency": lambda reports: " + ".join(one.currency for one in costs.spent(reports).money),
+    "at least": partial(_cost, "money", "low"),
+    "at most": partial(_cost, "money", "high"),
+    "cost a user": partial(_cost, "each", "amount"),
+    "a user at least": partial(_cost, "each", "low"),
+    "a user at most": partial(_cost, "each", "high"),
 }
 """Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
 

@@ -259,9 +259,9 @@ def _content(path: Path) -> bytes:
             return b""
 
 
-ADDED = frozenset({"chance", "detectable", "breaches", "leaves_out"})
-"""Members that reports of format 3 have had only since they count breaches, or had of a single draw."""
-INTERVALS = frozenset({"ci95", "intervals_over"})
+ADDED = frozenset({"bias", "chance", "chance_error", "detectable", "breaches", "leaves_out", "approximate_truth"})
+"""Members that reports of earlier formats do not all have, or had of other draws."""
+INTERVALS = frozenset({"ci95", "ci95_truth", "without_bias", "approximate", "intervals_over"})
 """Members that reports of earlier formats have by another method."""
 
 
@@ -298,7 +298,5 @@ def _report_unlike(content: bytes, made: Report) -> str | None:
     old, now = (orjson.loads(reports.encoded(_figures(of))) for of in (saved, made))
     if found["format"] < reports.FORMAT:
         old = {**_filled(old, now, ADDED | INTERVALS), "run": old["run"]}
-    elif saved.diagnostics.breaches is None:
-        old = _filled(old, now, ADDED)
     name = unlike(old, now)
     return None if name is None else f"differs in {name}"

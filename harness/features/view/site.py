@@ -304,7 +304,7 @@ def _reported(report: Report) -> Cells:
         of = report.ranking(metric)
     except ODD_SHAPE:
         return {}
-    interval = f" {metric.span(of.ci95)}" if of.ci95 else ""
+    interval = f" {overview.spanned(metric, of)}" if of.ci95 else ""
     order = None if of.value is None else -of.value if metric.lower_is_better else of.value
     cells: Cells = {"score": (f"{metric.name} {overview.with_unit(metric, of.value)}{interval}", order)}
     invalid, answers = sum(report.diagnostics.invalid.values()), report.diagnostics.answers

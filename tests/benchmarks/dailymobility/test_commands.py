@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Callable, Mapping
@@ -227,7 +228,7 @@ def test_status_and_stats_know_the_runs(finished: Path, tmp_path: Path, capsys: 
         "asking": ("complete", FEW, FEW),
         "rules": ("complete", FEW, FEW),
     }
-    assert again("stats", results, "--json") == 0
+    assert again("stats", results, "--json", "--excel") == 0
     tables = json.loads(capsys.readouterr().out)
     for name in rows:
         final = report(results, name)["protocols"]["aligned"]["final_score"]
@@ -929,3 +930,20 @@ def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, t
     assert run(town, out, "--name", "plan", "--restart") == 0
     (kept,) = (out / "plan").glob("generated_beijing.json.before-*")
     assert kept.read_bytes() == before
+
+
+def test_the_bias_of_a_score_is_next_to_it_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the jackknife: what the score is off the one without bias, which the report has."""
+    results = ["--results-dir", str(tmp_path)]
+    assert main(["run", "--model", "baseline/commuter", "--demo", "--no-html", *results]) == 0
+    assert re.search(r"Score \d+\.\d\d% \(bias -\d+\.\d\d points\)", capsys.readouterr().out)
+    report = json.loads((tmp_path / "commuter" / "eval_report_beijing.json").read_bytes())
+    bias, value = report["bias"]["Score"], report["metrics"]["Score"]["value"]
+    assert value - bias == pytest.approx(report["details"]["without_bias"]["value"])
+    shown = f"{100 * value:.2f} (bias {100 * bias:+.2f})"
+    assert main(["stats", *results]) == 0
+    assert shown in capsys.readouterr().out
+    assert main(["stats", "--format", "markdown", *results]) == 0
+    assert shown in capsys.readouterr().out.replace("\\", "")
+    text = (tmp_path / "commuter" / "eval_report_beijing.txt").read_text()
+    assert re.search(rf"Score +% +{100 * value:.2f} .* {re.escape(f'{100 * bias:+.2f}')}", text)

@@ -13,14 +13,14 @@ from harness.benchmark import VALID, Benchmark, Means, Metric
 from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Scorer, raw_rows
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
-from harness.benchmarks.streamprofile.chance import DRAWS, drawn, urn
+from harness.benchmarks.streamprofile.chance import DRAWS, drawn, expected, urn
 from harness.benchmarks.streamprofile.reply import Reading
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.cli import main
 from harness.engine import finish
 from harness.errors import BenchmarkError
-from harness.model import Record, RunFacts
+from harness.model import JSON, Record, RunFacts
 
 BENCHMARK = StreamProfile()
 FACTS = RunFacts(subset="weibo", model="m", name="r", prompt="own", expected_users=40, failed_users=0, notes=())
@@ -52,8 +52,9 @@ def test_random_answers_have_their_expected_values() -> None:
     pool = tuple(f"t{number}" for number in range(40))
     truth, step = Truth([*pool[:6], "elsewhere"], pool[4:9], {}), GivenStep(1, 1, "", pool)
     values = drawn([urn(f"user {number}", truth, step) for number in range(4000)]).reshape(-1, 4)
-    expected = [9 / 40, 0.25 * 9 / 10, 0.25, 0.25 * 6 / 7]
-    assert values.mean(axis=0) == pytest.approx(expected, abs=0.002)
+    means = [9 / 40, 0.25 * 9 / 10, 0.25, 0.25 * 6 / 7]
+    assert values.mean(axis=0) == pytest.approx(means, abs=0.001)
+    assert expected([urn("user", truth, step)])[0] == pytest.approx(means, rel=1e-12)
     # the variance of hits without replacement
     assert values[:, 0].var() == pytest.approx(10 * (9 / 40) * (31 / 40) * (30 / 39) / 100, rel=0.03)
 
@@ -64,6 +65,33 @@ def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
     values = drawn([urn("u", Truth(["a"], ["b", "c"], {}), step), urn("u", Truth([], [], {}), step)])
     assert values[:, 0].tolist() == [[2 / 3, 2 / 3, 0.5, 1.0]] * DRAWS
     assert np.isnan(values[:, 1, 1:]).all()
+
+
+def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> None:
+    """Recall as added up over the users' steps by hand; the mean of 40 other sets of draws is within two errors."""
+    users, found = records(), report([records()])
+    shares = []
+    for line in generate("weibo", 40, 3, 3.0):
+        task = BENCHMARK.parse(orjson.loads(line), "weibo")
+        of_steps = [
+            min(1, step.asked / len(step.tags)) * len(step.tags & truth.sets.true) / len(truth.sets.true)
+            for step, truth in zip(task.given.steps, task.truth, strict=True)
+            if truth.sets.true
+        ]
+        shares += [sum(of_steps) / len(of_steps)] if of_steps else []
+    assert len(users) == 40 and found.chance["Recall"] == pytest.approx(sum(shares) / len(shares), rel=1e-12)
+    assert set(found.chance_error) == {"F1^NS", "FWT F1^NS", "FWT F1^NS (per step)"}
+    others = []
+    for number in range(40):
+        changed = [Record(user.key, {**user.data, "steps": reseeded(user.data["steps"], number)}) for user in users]
+        others.append(report([changed]).chance["F1^NS"])
+    assert np.std(others) == pytest.approx(found.chance_error["F1^NS"], rel=0.4)
+    assert found.chance["F1^NS"] == pytest.approx(np.mean(others), abs=2.5 * found.chance_error["F1^NS"])
+
+
+def reseeded(steps: list[JSON], number: int) -> list[JSON]:
+    """The steps with the seeds of other draws."""
+    return [{**step, "urn": ((step["urn"][0] + number + 1) * 7919 % 2**64, *step["urn"][1:])} for step in steps]
 
 
 def test_neither_order_nor_grouping_of_users_matters() -> None:

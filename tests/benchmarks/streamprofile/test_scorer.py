@@ -627,8 +627,8 @@ def test_measured_steps_can_be_scored() -> None:
 
 KEYS = (
     "format benchmark title metric_units headline subsets user invalid_as defaults prompt_version prompt subset model "
-    "name coverage metrics secondary bounds distribution chance detectable details sections diagnostics schedule run "
-    "usage intervals_over notes"
+    "name coverage metrics secondary bounds distribution chance chance_error bias detectable details sections "
+    "diagnostics schedule run usage intervals_over notes"
 )
 
 
@@ -636,7 +636,7 @@ def test_report_data_has_the_agreed_keys() -> None:
     """These and no others; who the run was is reported as it was."""
     data = orjson.loads(reports.encoded(report([user(a_step(1))])))
     assert " ".join(data) == KEYS
-    assert (data["format"], data["benchmark"], data["prompt_version"]) == (3, "streamprofile", "1")
+    assert (data["format"], data["benchmark"], data["prompt_version"]) == (4, "streamprofile", "1")
     assert (data["subset"], data["model"], data["name"], data["prompt"]) == ("weibo", "通义", "试", "own")
     assert data["intervals_over"] == "users"
 

@@ -1,4 +1,4 @@
-"""Users that only one of two runs has: bounds, tipping points, failures at the worst value, and a verdict with them."""
+"""Users that only one of two runs has: bounds, failures at the worst value, and a verdict with them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,6 @@ def test_bounds_are_the_means_with_the_worst_and_the_best_values_of_missing_user
     assert both is not None and both["bounds"] == pytest.approx([low / 2, high / 2])
 
 
-def test_the_tipping_point_is_the_mean_at_which_the_difference_is_0() -> None:
-    """Of two users that B alone has: with that mean both sides have the same; A's missing users have none."""
-    one = Incomplete(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5, 0.25), absent())
-    found = sensitivity([one], FIGURES, SHARE)
-    assert found is not None and found["tipping_point"]["b"] is None
-    assert 0.5 + 0.75 + 2 * found["tipping_point"]["a"] == pytest.approx(0.25 + 0.5 + 0.5 + 0.25)
-
-
 def test_failures_take_the_worst_value_of_the_metric() -> None:
     """One of A's two missing users failed: 0 of a share, and unknown where the worst value has no bound."""
     one = Incomplete(Pair(rows(0.5, 0.75), rows(0.25, 0.5)), absent(0.5, 0.25, failed=1), absent())
@@ -66,11 +58,6 @@ def test_failures_take_the_worst_value_of_the_metric() -> None:
     assert found["failed"]["difference"] == pytest.approx((0.5 + 0.75 - 0.25 - 0.5 - 0.5) / 3)
     assert unbounded is not None and unbounded["failed"]["difference"] is None
     assert unbounded["bounds"] == [pytest.approx((0.5 + 0.75 - 1.5) / 4), None]
-
-
-def test_a_tipping_point_of_rounding_has_no_sign() -> None:
-    """Sums in another order leave a mean of less than 0 by 1e-17: it is shown as 0, with a plus where it is signed."""
-    assert SHARE.text(-1e-17) == "0.00" and SHARE.text(-1e-17, signed=True) == "+0.00"
 
 
 def test_without_missing_users_there_is_nothing_to_say() -> None:

@@ -16,7 +16,7 @@ NAMED = (
     (("stats", "--format", "latex", "--into", "x/thesis.tex"), "x/thesis.tex"),
     (("stats", "--format", "markdown", "--into", "x/thesis.md"), "x/thesis.md"),
     (("stats", "--format", "csv", "--into", "x/data.csv"), "x/data.csv"),
-    (("stats", "--out", "x"), "x/Recall.xlsx"),
+    (("stats", "--excel", "--out", "x"), "x/Recall.xlsx"),
     (("export", "a", "--out", "x/data.csv"), "x/data.csv"),
     (("export", "a", "--format", "jsonl", "--out", "x"), "x/a/export_steps_weibo.jsonl"),
     (("export", "a", "--format", "inspect", "--out", "x"), "x/a/export_weibo.eval"),
@@ -30,7 +30,7 @@ NAMED = (
 )
 """Outputs that are not below the results folder: command and path."""
 OF_DEFAULT_NAME = (
-    (("stats",), "results/metric_excels/Recall.xlsx"),
+    (("stats", "--excel"), "results/metric_excels/Recall.xlsx"),
     (("export", "a", "--format", "csv"), "results/a/export_steps_weibo.csv"),
     (("export", "a", "--format", "jsonl"), "results/a/export_steps_weibo.jsonl"),
     (("export", "a", "--format", "inspect"), "results/a/export_weibo.eval"),
@@ -141,7 +141,7 @@ def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
 def test_tables_are_shown_where_a_workbook_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`stats --out` writes no workbook then, and ends with 2."""
     put("x/Recall.xlsx")
-    assert main(["stats", "--out", "x"]) == REFUSED
+    assert main(["stats", "--excel", "--out", "x"]) == REFUSED
     assert "61.31" in capsys.readouterr().out
     assert [path.name for path in Path("x").iterdir()] == ["Recall.xlsx"]
 
@@ -157,8 +157,8 @@ def test_settings_file_cannot_force(here: Path) -> None:
     """Neither for all commands nor for one."""
     for text in ("force = true", "[stats]\nforce = true"):
         put("harness.toml", text.encode())
-        assert main(["stats", "--settings", "harness.toml"]) == REFUSED
+        assert main(["stats", "--excel", "--settings", "harness.toml"]) == REFUSED
     put("harness.toml", b'[stats]\nformat = "latex"\ninto = "thesis.tex"\n')
     file = put("thesis.tex")
-    assert main(["stats", "--settings", "harness.toml"]) == REFUSED
+    assert main(["stats", "--excel", "--settings", "harness.toml"]) == REFUSED
     assert file.read_bytes() == OTHERS

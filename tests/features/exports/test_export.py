@@ -300,7 +300,7 @@ def test_frame_has_the_rows(kind: Rows, library: str, finished: Path, monkeypatc
 def test_excel_sheets_are_read_as_numbers(finished: Path, tmp_path: Path) -> None:
     """No note is among the rows of a sheet, so that its columns keep their type."""
     frames, _ = pytest.importorskip("pandas"), pytest.importorskip("openpyxl")
-    assert main(["stats", "--results-dir", str(finished), "--out", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(finished), "--out", str(tmp_path)]) == 0
     table = frames.read_excel(tmp_path / "Recall.xlsx")
     report = load_run(finished / "m").report
     assert table["run"].tolist() == ["m", "chance"] and table["weibo"].dtype.kind == "f"

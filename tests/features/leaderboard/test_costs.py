@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -17,6 +18,7 @@ import orjson
 import pytest
 
 from harness.benchmarks import reports
+from harness.benchmarks.streamprofile.baselines import read
 from harness.cli import main
 from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
@@ -24,7 +26,7 @@ from harness.features.documents.overview import page
 from harness.features.leaderboard import costs
 from harness.features.leaderboard import reports as leaderboard
 from tests.support.before import sheets
-from tests.support.scripted import answer, serving
+from tests.support.scripted import answer, completion, serving
 
 JSON = dict[str, Any]
 
@@ -247,12 +249,51 @@ def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
 
 def test_workbook_has_cost_and_tokens_of_each_run(results: Path, tmp_path: Path) -> None:
     """As numbers, with the currency next to them."""
-    assert main(["stats", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
     cells = sheets(tmp_path / "summary.xlsx")["Runs"]
     for model, (currency, *_) in PRICES.items():
         row = cells[cells.index(model) :]
         cost = next(cell for cell in row if isinstance(cell, float) and cell == float(by_hand(results, model)))
         assert currency in row[row.index(cost) : row.index(cost) + 3], model
+
+
+def test_csv_and_workbook_have_the_bounds_of_a_cost(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of the report, next to the amount; a cost that is exact has none."""
+    assert main(["stats", "--excel", "--results-dir", str(results), "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    lines = csv.DictReader(io.StringIO(stats(results, capsys, "--format", "csv")))
+    bounds = {line["run"]: (line["from"], line["to"]) for line in lines if line["metric"] == "cost"}
+    cells = sheets(tmp_path / "summary.xlsx")["Runs"]
+    seen = set()
+    for model in PRICES:
+        cost = report(results, model)["cost"]
+        ends = [cost[name] if cost[name] is not None else cost["amount"] for name in ("low", "high")]
+        if cost["low"] is cost["high"] is None:
+            assert bounds[model] == ("", "")
+        else:
+            seen.add(model)
+            assert list(map(Fraction, bounds[model])) == list(map(Fraction, ends)), model
+            assert float(Fraction(cost["high"])) in cells
+    assert seen
+
+
+def test_the_cost_table_has_the_score_that_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a model that answers with the whole pool: as in the table of scores, the published one in brackets."""
+
+    def whole_pool(body: JSON) -> tuple[int, bytes]:
+        tags = read(body["messages"][-1]["content"]).pool
+        return 200, completion(orjson.dumps({"persona_summary": "x", "predicted_tags": tags, "reasoning": ""}).decode())
+
+    with serving(whole_pool) as server:
+        assert (
+            run(tmp_path, "--model", "p:usd", "--limit", "9", "--providers", str(providers(tmp_path, server.url))) == 0
+        )
+    shown = stats(tmp_path, capsys)
+    scores, table = shown.split("Cost (", 1)
+    (score,) = re.findall(r"^usd +(\S+ \(100\.00\))", scores, re.M)[:1]
+    assert score in table
 
 
 def test_merged_parts_cost_what_one_run_costs(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ranks, intervals of averages and the spread over prompts, in `stats` and on the page over all runs."""
+"""Ranks and intervals of averages, in `stats` and on the page over all runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import msgspec
 import numpy as np
@@ -36,7 +36,7 @@ RUNS = {
     "cooler": ("baseline/random", ("--temperature", "0.5")),
     "asked": ("baseline/random", ("--prompt", "asked.txt")),
 }
-"""`random` and `cooler` answer the same; `asked` differs from `random` only in the prompt."""
+"""`random` and `cooler` answer the same; `asked` has another prompt."""
 Told = pytest.CaptureFixture[str]
 
 
@@ -96,11 +96,24 @@ def values(results: Path, run: str, platform: str, metric: str = "Recall") -> li
     return [fmean(defined) for each in of if (defined := [value for value in each if value is not None])]
 
 
-def test_ranks_leave_open_what_the_users_leave_open(figures: JSON) -> None:
-    """Recency is certainly first in Recall; two runs that answer alike share what is left; another prompt has none."""
+def test_ranks_are_places_and_say_what_is_separable_from_the_best(figures: JSON) -> None:
+    """Recency is better than random in Recall; two runs that answer alike share a place; another prompt has none."""
     recall = figures["Recall"]
-    assert [recall[run][AVERAGE]["rank"] for run in RUNS] == [[1, 1], [2, 3], [2, 3], None]
-    assert [recall[run]["weibo"]["rank"] for run in RUNS] == [[1, 1], [2, 3], [2, 3], None]
+    for column in (AVERAGE, "weibo"):
+        assert [recall[run][column]["rank"] for run in RUNS] == [1, 2, 2, None]
+        assert [recall[run][column]["separable"] for run in RUNS] == [False, True, True, None]
+
+
+def test_what_is_separable_from_the_best_is_what_compare_shows_to_be_worse(board: Path, capsys: Told) -> None:
+    """Of two runs both have one test of Recall alone: with the metric as the only primary one, the same verdict."""
+    for subset in PLATFORMS:
+        figure = as_json(board, capsys, "recency", "cooler", "--metric", "F1^NS")["F1^NS"]
+        best, other = sorted(figure, key=lambda run: figure[run][subset]["rank"])
+        capsys.readouterr()
+        assert main(["compare", best, other, "--platform", subset, "--json", "--results-dir", str(board)]) == 0
+        entries = orjson.loads(capsys.readouterr().out)["pairs"][0]["figures"]
+        p = next(entry["p"] for entry in entries if entry["metric"] == "F1^NS")
+        assert figure[other][subset]["separable"] == (p < 0.05)
 
 
 def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, figures: JSON) -> None:
@@ -114,28 +127,17 @@ def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, 
         )
 
 
-def test_runs_that_differ_only_in_the_prompt_are_put_together(figures: JSON) -> None:
-    """With the mean, its interval, the lowest, the highest and the spread; another temperature is another run."""
-    averages = [figures["Recall"][run][AVERAGE]["value"] for run in ("asked", "random")]
-    (of,) = figures["prompts"]["Recall"]
-    assert (of["runs"], of["column"]) == (["asked", "random"], AVERAGE)
-    assert of["mean"] == pytest.approx(fmean(averages)) and of["sd"] == pytest.approx(stdev(averages))
-    assert [of["lowest"], of["highest"]] == sorted(averages)
-    assert of["ci95"][0] < of["mean"] < of["ci95"][1]
-
-
-def test_every_form_shows_ranks_and_prompts(board: Path, capsys: Told, tmp_path: Path) -> None:
-    """Text, Markdown, LaTeX and CSV as Excel; what is not separable from the best has a mark."""
-    text = shown(board, capsys, "--out", str(tmp_path))
-    assert "rank" in text and "1-2 =" in text.split("F1^NS, %")[1] and "only in the prompt" in text
-    assert "| 2-3 |" in shown(board, capsys, "--format", "markdown")
-    assert "& 2--3 \\\\" in shown(board, capsys, "--format", "latex", "--intervals")
+def test_every_form_shows_ranks(board: Path, capsys: Told, tmp_path: Path) -> None:
+    """Text, Markdown, LaTeX and CSV as Excel."""
+    text = shown(board, capsys, "--excel", "--out", str(tmp_path))
+    assert "rank" in text
+    assert "| 2 |" in shown(board, capsys, "--format", "markdown")
+    assert "& 2 \\\\" in shown(board, capsys, "--format", "latex", "--intervals")
     lines = csv.DictReader(io.StringIO(shown(board, capsys, "--format", "csv", "--metric", "Recall")))
-    assert {(line["rank_from"], line["rank_to"]) for line in lines if line["run"] == "random"} == {("2", "3")}
-    assert "Prompts" in Page((tmp_path / "summary.xlsx").read_bytes()).titles
+    assert {(line["rank"], line["separable"]) for line in lines if line["run"] == "random"} == {("2", "yes")}
     page = Page((tmp_path / "Recall.xlsx").read_bytes())
     assert page.row(1)[-2] == "rank"
-    assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2-3"
+    assert {page.row(number)[0]: page.row(number)[7] for number in range(2, 6)}["cooler"] == "2"
 
 
 def test_runs_of_one_platform_are_ranked_there(own: Path, capsys: Told) -> None:
@@ -159,7 +161,7 @@ def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank
     recall = as_json(own, capsys)["Recall"]
     assert recall["cooler"][AVERAGE]["rank"] is None and recall["cooler"][AVERAGE]["ranked_value"] is not None
     assert recall["cooler"][AVERAGE]["ci95"] is None
-    assert recall["recency"][AVERAGE]["rank"] == [1, 1] and recall["random"][AVERAGE]["rank"] == [2, 2]
+    assert recall["recency"][AVERAGE]["rank"] == 1 and recall["random"][AVERAGE]["rank"] == 2
     assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
 
 
@@ -168,7 +170,7 @@ def test_picture_of_ranks_has_the_best_first_and_those_not_separable_in_one_colo
     reports = [read(path) for path in sorted(board.glob("*/eval_report_*.json"))]
     made = main_tables(with_uncertainty(tables(reports, with_published=False), board)[0])
     (chart,) = overview.rankings(made[0])
-    assert chart.x == ("recency (1)", "cooler (2-3)", "random (2-3)")
+    assert chart.x == ("recency (1)", "cooler (2)", "random (2)")
     first, others = (
         [value is not None and low is not None for value, low in zip(series.values, series.low, strict=True)]
         for series in chart.series
@@ -177,10 +179,10 @@ def test_picture_of_ranks_has_the_best_first_and_those_not_separable_in_one_colo
 
 
 def test_page_over_all_runs_has_the_ranks_and_their_picture(board: Path, tmp_path: Path) -> None:
-    """And the spread over prompts."""
+    """In words of what is separable from the best."""
     assert main(["report", "--results-dir", str(board), "--out", str(tmp_path / "all.html")]) == 0
     page = (tmp_path / "all.html").read_text()
-    assert "runs with their ranks" in page and "<td" in page and "2-3" in page and "only in the prompt" in page
+    assert "runs with their ranks" in page and "<td" in page
     assert msgspec.json.encode("not separable from the best").decode()[1:-1] in page
 
 
@@ -193,7 +195,7 @@ def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: To
     found = as_json(own, capsys)
     ranks = found["ranks"]["Recall"]
     means = {run: fmean(found["Recall"][run][name]["value"] for name in PLATFORMS[:2]) for run in ranks}
-    assert {run: of["rank"] for run, of in ranks.items()} == {"recency": [1, 1], "random": [2, 2]}
+    assert {run: of["rank"] for run, of in ranks.items()} == {"recency": 1, "random": 2}
     assert all(of["subsets"] == list(PLATFORMS[:2]) for of in ranks.values())
     assert all(found["Recall"][run][AVERAGE] is None for run in ranks)
     assert {run: of["value"] for run, of in ranks.items()} == pytest.approx(means, abs=0.05)

@@ -129,6 +129,8 @@ def scored(
         values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else MetricValue(value)),
         following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
         chance={},
+        chance_error={},
+        bias={},
         **facts,
     )
 
@@ -191,7 +193,7 @@ def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) 
 def test_run_that_is_not_better_than_chance_is_never_marked(
     metric: str, recall: MetricValue, f1: MetricValue, place: Standing | None
 ) -> None:
-    """In the table of a headline figure by that figure, in any other by all of them; others take the place."""
+    """In the table of a headline figure by that figure, in any other by all of them; no other is best instead."""
     lower = metric.startswith("Error")
     of = scored("a", 0.0 if lower else 0.9, metric=metric)
     values = {**of.values, "Recall (cut)": recall, "F1^NS (cut)": f1, "Recall": recall, "F1^NS": f1}
@@ -203,14 +205,15 @@ def test_run_that_is_not_better_than_chance_is_never_marked(
             if made.metric.name == metric
         )
     )
-    assert found == {"a": place, "b": Standing.SECOND if place else Standing.BEST}
+    assert found == {"a": place, "b": Standing.SECOND}
 
 
 @pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"prompt_version": "2"}, {"tasks": "x"}])
 def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
-    """The highest figure is no best where it stands for something else."""
+    """The highest figure is no best where it stands for something else; and where it is complete, no other is."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
-    assert places(made) == {"a": None, "b": Standing.BEST, "c": Standing.SECOND}
+    best = [Standing.BEST, Standing.SECOND] if "complete" in odd else [Standing.SECOND, None]
+    assert places(made) == {"a": None, **dict(zip("bc", best, strict=True))}
 
 
 def ranks(results: Path, capsys: Told) -> dict[str, str]:
@@ -386,7 +389,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
         assert "good" in shown.out
         assert set(re.sub(r"harness: \S+: ", "", shown.err).splitlines()) <= {
             "not a report that this version reads: regenerate it with `reeval`",
-            *(f"a report of format {odd!r}, not 3: regenerate it with `reeval`" for odd in ODD),
+            *(f"a report of format {odd!r}, not 4: regenerate it with `reeval`" for odd in ODD),
             *(f"not the report that its name says but one of the subset {odd!r}" for odd in ODD),
             *(f"a report of 'streamprofile' on {odd!r}, which it does not have" for odd in ODD),
             *(f"a report of {odd!r} on 'weibo', which it does not have" for odd in ODD),
@@ -397,7 +400,7 @@ def test_damaged_reports_are_told_or_read_and_keep_no_other_from_the_tables(tmp_
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"format": 4}, "a report of format 4, not 3: regenerate it with `reeval`"),
+        ({"format": 5}, "a report of format 5, not 4: regenerate it with `reeval`"),
         ({"subset": "twitter"}, "a report of 'streamprofile' on 'twitter', which it does not have"),
     ],
 )
@@ -491,7 +494,7 @@ def test_runs_of_which_nobody_is_scored_are_in_the_summary(tmp_path: Path) -> No
     write(tmp_path, "one")
     write(tmp_path, "坏", NOBODY)
     unfinished(tmp_path, "b", "douban")
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
     assert runs.row(3)[:6] == ["坏", "streamprofile", "weibo", 0, 40, 40]
@@ -580,7 +583,7 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
     assert main(["stats", "--results-dir", str(tmp_path), "--json"]) == 0
     figure = orjson.loads(capsys.readouterr().out)["Recall"]["全"]["weibo"]
     assert (figure["answers"], figure["invalid"]) == (100, 100)
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     page = Page((tmp_path / "metric_excels" / "summary.xlsx").read_bytes())
     assert page.row(1)[6:8] == ["answers", "invalid"]
     assert [page.row(number)[0] for number in range(2, 6)] == ["few", "none", "全", "全"]
@@ -734,7 +737,7 @@ def test_excel_files_hold_the_figures_of_the_reports(tmp_path: Path) -> None:
         write(tmp_path, "五个", {"subset": subset})
     write(tmp_path, "=1+1", coverage={"scored_users": 7, "complete": False})
     write(tmp_path, "低", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 40}})
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     out = tmp_path / "metric_excels"
     assert {path.stem for path in out.iterdir()} == {
         *("Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "summary")
@@ -753,7 +756,7 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: P
     """First a sheet of all runs and subsets, then one a metric."""
     write(tmp_path, "one")
     write(tmp_path, "one", {"subset": "zhihu"}, coverage={"scored_users": 30, "complete": False})
-    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    assert main(["stats", "--excel", "--results-dir", str(tmp_path)]) == 0
     content = (tmp_path / "metric_excels" / "summary.xlsx").read_bytes()
     runs, recall = Page(content), Page(content, 2)
     assert runs.titles == ["Runs", "Recall", "Error_Peer", "F1^NS", "F1^NS (release code)", "FWT Error_Peer", "notes"]
@@ -832,7 +835,7 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
 
 @pytest.mark.parametrize("form", ["markdown", "latex", "csv"])
 def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tmp_path: Path, capsys: Told) -> None:
-    """What is written is what would be printed; with --out the Excel files come, too."""
+    """What is written is what would be printed; with --excel the Excel files come, too."""
     results, into = tmp_path / "results", tmp_path / "表.md"
     write(results, "one")
     words = ["stats", "--results-dir", str(results), "--format", form]
@@ -841,12 +844,12 @@ def test_text_can_be_written_into_a_file_and_brings_no_excel_files(form: str, tm
     assert main([*words, "--into", str(into)]) == 0
     assert capsys.readouterr().out == "" and into.read_bytes().decode() == shown
     assert [path.name for path in results.iterdir()] == ["one"]
-    assert main([*words, "--out", str(tmp_path / "excel")]) == 0
+    assert main([*words, "--excel", "--out", str(tmp_path / "excel")]) == 0
     assert (tmp_path / "excel" / "Recall.xlsx").is_file()
 
 
 def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, capsys: Told) -> None:
-    """Tables of some runs take no place of those of all: Excel files are written where --out says."""
+    """Excel files are written only with --excel, where --out says."""
     for name, recall in (("好", 0.9), ("中", 0.5), ("低", 0.1)):
         write(tmp_path, name, metrics={"Recall": {"value": recall, "ci95": None, "users": 40}})
     words = ["stats", "中", "低", "--results-dir", str(tmp_path)]
@@ -855,7 +858,7 @@ def test_named_runs_are_shown_alone_and_ranked_among_themselves(tmp_path: Path, 
     assert "**50.00**" in shown and "<ins>10.00</ins>" in shown and "好" not in shown
     assert main(words) == 0
     assert "every metric:" not in capsys.readouterr().out and not (tmp_path / "metric_excels").exists()
-    assert main([*words, "--out", str(tmp_path / "excel")]) == 0
+    assert main([*words, "--excel", "--out", str(tmp_path / "excel")]) == 0
     assert Page((tmp_path / "excel" / "Recall.xlsx").read_bytes()).row(3)[:2] == ["低", 10.0]
 
 
@@ -893,13 +896,16 @@ def test_csv_has_a_line_a_figure_and_plain_numbers(tmp_path: Path, capsys: Told)
             "place": "",
             "published": "no",
             "what": "vendor/模型, own prompt, synthetic tasks",
-            "rank_from": "",
-            "rank_to": "",
+            "rank": "",
+            "separable": "",
             "ranked_by": "Error_Peer (cut)",
             "ranked_value": "12.50",
             "ranked_users": "39",
             "following": "100.00",
             "chance": "",
+            "chance_error": "",
+            "approximate": "no",
+            "bias": "",
         }
     ]
 
@@ -912,7 +918,17 @@ def test_json_tells_of_each_figure_what_csv_does(tmp_path: Path, capsys: Told) -
     write(tmp_path, "b", metrics={"Recall": {"value": 0.1, "ci95": None, "users": 38}})
     assert main(["stats", "--json", "--metric", "Recall", "--results-dir", str(tmp_path)]) == 0
     told = orjson.loads(capsys.readouterr().out)["Recall"]
-    both = {"complete": True, "rank": None, "ranked_by": "Recall (cut)", "following": 1.0, "chance": None}
+    both = {
+        "complete": True,
+        "rank": None,
+        "separable": None,
+        "approximate": False,
+        "ranked_by": "Recall (cut)",
+        "following": 1.0,
+        "chance": None,
+        "chance_error": None,
+        "bias": None,
+    }
     complete = {**both, "expected": 40, "answers": 200, "invalid": 0}
     first = {"value": 0.34625, "ci95": [0.3, 0.4], "users": 40, "ranked_value": 0.34625, "ranked_users": 40}
     second = {"value": 0.1, "ci95": None, "users": 38, "ranked_value": 0.1, "ranked_users": 38}
@@ -943,7 +959,9 @@ def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path: Path, capsys: Tol
     monkeypatch.setenv("TERM", "xterm")
     assert main(["stats", "--results-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold is best" in shown
+    assert (
+        "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold is the best of its column" in shown
+    )
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
@@ -963,6 +981,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns: str, tmp_path: Path, cap
         (["--metric", "Recal"], "no run has the metric 'Recal'; there are Recall, Error_Peer,"),
         (["--into", "x.csv"], "--into takes what --format markdown, latex or csv makes"),
         (["--json", "--format", "csv"], "--json prints JSON: leave out --format csv"),
+        (["--out", "excel"], "--out is the folder for the files of --excel"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words: Sequence[str], told: str, tmp_path: Path, capsys: Told) -> None:
