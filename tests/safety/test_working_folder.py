@@ -31,8 +31,8 @@ KEYS = {name: f"{SECRET}-{name}" for name in ("LLM_API_KEY", "AWS_SECRET_ACCESS_
 KEYS |= {"WANDB_API_KEY": "0" * 40}
 RAN = "ran-their-code"
 CODE = f"open({RAN!r}, 'w').close()\n"
-STOPS = frozenset({"completion", "config", "serve", "trust", "view"})
-"""Commands that are not called bare: `trust` allows, `serve` and `view` wait for ever, the other two print what the
+STOPS = frozenset({"completion", "config", "trust", "view"})
+"""Commands that are not called bare: `trust` allows, `view` waits for ever, the other two print what the
 property test compares."""
 
 
