@@ -29,8 +29,8 @@ from harness.store.manifest import Manifest
 
 SHIPPED = (
     *("settings", "supervision", "dashboard", "rescoring", "imports", "prices", "replicas", "plays", "documents"),
-    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
-    *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "ray"),
+    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging"),
+    *("exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "ray"),
     *("endpoint_file", "config", "completion", "python", "trust", "extra"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""

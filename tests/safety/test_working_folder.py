@@ -64,7 +64,7 @@ def value_of(one: Option, url: str, target: Path) -> str:
         return f'"{one.choices[-1]}"'
     if one.kind is dict:
         return '{x = "theirs"}'
-    kinds = {"api_url": url, "ray_address": "127.0.0.1:9", "model": "deepseek:m", "name": "theirs", "track": "wandb"}
+    kinds = {"api_url": url, "ray_address": "127.0.0.1:9", "model": "deepseek:m", "name": "theirs"}
     if one.name in kinds:
         return f'"{kinds[one.name]}"'
     return f'"{target}"' if one.kind is Path or "FILE" in one.unit or one.name in ("out", "into") else "3"
