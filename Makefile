@@ -50,7 +50,6 @@ takes.report := $(takes.reeval)
 takes.compare := $(which)
 takes.sample := RATIO SUBSET PLATFORM ARGS
 takes.synth := SUBSET PLATFORM ARGS
-takes.serve := ARGS
 takes.view := ARGS
 takes.check-benchmark := BENCHMARK ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
@@ -66,7 +65,7 @@ endif
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report show view compare stats export sample synth serve check-benchmark test check docs bench bench-peers campaign real-model clean
+.PHONY: help ray run fetch resume reeval status verify remove merge report show view compare stats export sample synth check-benchmark test check docs bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
@@ -122,9 +121,6 @@ synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N"
 
 check-benchmark: .venv/run.made ## check that a benchmark keeps its contract: BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
 	$(strip $(HARNESS) check-benchmark $(call given,BENCHMARK) $(MORE))
-
-serve: .venv/run.made ## an endpoint on this machine with baseline models, latency and faults
-	$(HARNESS) serve $(MORE)
 
 ray: .venv/ray.made ## install Ray, for ARGS="--engine ray" (docs/scale.md)
 

@@ -1,6 +1,6 @@
 """`make campaign`: strikes runs at random moments, goes on each time, and counts what that cost.
 
-Processes of `run` and `resume` against a `serve` process, several runs side by side. After every blow a new process
+Processes of `run` and `resume` against an endpoint's process, several runs side by side. After every blow a new process
 goes on, and may be struck too, until the run is complete. Then its results files are compared byte for byte with those
 of an undisturbed run (whole replies, durability `process`), and `verify` proves its folder. Each run has two features
 switched on, drawn from `FEATURES`; its cost is counted again, of its saved replies.

@@ -1,14 +1,14 @@
-"""`python -m bench.faults`: runs under every fault that `serve` knows, and under total outages, against calm ones.
+"""`python -m bench.faults`: runs under every fault of `endpoint_double`, and under total outages, against calm ones.
 
-Processes of `run` against `serve` processes, several side by side; StreamProfileBench and DailyMobility, whole replies
-and streams.
+Processes of `run` against endpoints' processes, several side by side; StreamProfileBench and DailyMobility, whole
+replies and streams.
 
 - *Transport faults*, each kind by itself and all mixed, at 10, 30 and 60 % of the tries: no user fails, the results
   file is byte-identical with that of a run without faults, and each request that the endpoint saw is a saved reply or a
   retry in the log. `--max-retries 30`: at 60 % a request fails more than 30 times in a row once in 7 million.
-- *Content faults* at 30 % of the requests. Without asking again, the report counts each kind as often as `serve` says
-  that it served it; with asking again, what is invalid at the end and what was asked again make as many together. A
-  repeat is byte-identical, also with transport faults at 40 % of the tries besides.
+- *Content faults* at 30 % of the requests. Without asking again, the report counts each kind as often as the endpoint
+  says that it served it; with asking again, what is invalid at the end and what was asked again make as many together.
+  A repeat is byte-identical, also with transport faults at 40 % of the tries besides.
 - *Outages* of 60 s in the middle, with `--max-retries` 2 (whole replies) and 0 (streams): no user fails, though one
   request alone is tried oftener than its retries allow. Were a single try of those not given back, its user would be a
   failure, at the latest with no retry at all. Byte-identical with a run without an outage.
@@ -39,10 +39,10 @@ from bench.blows import ROOT
 from bench.outage import KILLED, MANNERS, Mortal, Outage, mortal, settled, suffering
 from bench.processes import run_command, stats, synthesise
 from bench.tally import BAD_WORDS
-from harness.features.serve.faults import CONTENT, STALL, STREAM, STREAM_STALL, TRANSPORT
 from harness.model import JSON
 from harness.store.log import sound_lines
 from harness.store.run import RunFiles
+from tests.support.endpoint_double.faults import CONTENT, STALL, STREAM, STREAM_STALL, TRANSPORT
 
 RATES = (0.1, 0.3, 0.6)
 CONTENT_RATE = 0.3

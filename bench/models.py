@@ -1,6 +1,6 @@
 """Several models, providers and replicas in one command: limits, an outage, a replica that dies, what a stream costs.
 
-Everything is a process: `serve` in the manner of providers, each with a limit and a key of its own, and `run` with a
+Everything is a process: endpoints in the manner of providers, each with a limit and a key of its own, and `run` with a
 providers file. Only processes that were started here are ended, by their ids.
 """
 
@@ -28,7 +28,7 @@ from bench.bodies import PLATFORM, write_bodies
 from bench.cost import CLIENT_CORES, ENDPOINT_CORES, Measured, run_harness
 from bench.limits import chains
 from bench.machine import starting_on
-from bench.processes import HARNESS, stats, synthesise
+from bench.processes import ENDPOINT, HARNESS, ROOT, stats, synthesise
 from harness.endpoint.rates import BURST_SECONDS
 
 KEYS = {"OA_KEY": "sk-test-of-openai", "DS_KEY": "sk-test-of-dashscope"}
@@ -44,11 +44,11 @@ Row = dict[str, Any]
 
 
 class Server:
-    """A `serve` process that can be killed, and started again at the same port. Totals go on over its lives."""
+    """An endpoint's process that can be killed, and started again at the same port. Totals go on over its lives."""
 
-    def __init__(self, *options: str, command: Sequence[str] = HARNESS) -> None:
+    def __init__(self, *options: str, command: Sequence[str] = ENDPOINT) -> None:
         self.url = ""
-        self._command = [*command, "serve", *options]
+        self._command = [*command, *options]
         self._process: subprocess.Popen[str] | None = None
         self._earlier = {"requests": 0, "completed": 0, "foreign_keys": 0}
         self._answers = False
@@ -63,7 +63,7 @@ class Server:
     def start(self) -> None:
         port = urlsplit(self.url).port or 0
         command = [*self._command, "--port", str(port)]
-        self._process = process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert process.stdout is not None
         line = process.stdout.readline()
         if "listening on " not in line:
@@ -476,13 +476,12 @@ def _listed(latencies: Sequence[float]) -> str:
 
 
 FINER = """import sys
-from harness import cli
-from harness.features.serve import stream
+from tests.support.endpoint_double import __main__, stream
 stream._PIECES, stream.WRITES = int(sys.argv[1]), int(sys.argv[2])
-sys.exit(cli.main(sys.argv[3:]))"""
-"""`serve` that cuts a reply into about so many chunks, and sends them in so many parts."""
+__main__.main(sys.argv[3:])"""
+"""An endpoint that cuts a reply into about so many chunks, and sends them in so many parts."""
 
-CUT = {"as serve cuts it": None, "finer": (170, 5), "finer, each sent alone": (170, 170)}
+CUT = {"as the endpoint cuts it": None, "finer": (170, 5), "finer, each sent alone": (170, 170)}
 STREAM_LATENCY, STREAMED_IN_FLIGHT = 0.2, 64
 
 
@@ -495,7 +494,7 @@ def streamed(folder: Path, users: int, pairs: int) -> list[Row]:
 
 
 def _streamed(tasks: Path, sample: Sequence[bytes], name: str, cut: tuple[int, int] | None, pairs: int) -> Row:
-    command = [sys.executable, "-c", FINER, *map(str, cut)] if cut else HARNESS
+    command = [sys.executable, "-c", FINER, *map(str, cut)] if cut else ENDPOINT
     found = []
     with ExitStack() as held:
         with starting_on(ENDPOINT_CORES):

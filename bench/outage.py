@@ -1,4 +1,4 @@
-"""A `serve` process that goes away for a while: killed and started again on its port, or stopped and continued."""
+"""An endpoint's process that goes away for a while: killed and started again on its port, or stopped and continued."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
 
-from bench.processes import HARNESS, stats
+from bench.processes import ENDPOINT, ROOT, stats
 
 KILLED, STOPPED = "SIGKILL, started again", "SIGSTOP, SIGCONT"
 MANNERS = (KILLED, STOPPED)
@@ -48,8 +48,8 @@ class Mortal:
     def start(self) -> None:
         """On the port that it had, or on any free one. Raises `RuntimeError` where it does not listen."""
         port = re.search(r":(\d+)/", self.url)
-        command = [*HARNESS, "serve", "--port", port[1] if port else "0", *self.options]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._words, text=True)
+        command = [*ENDPOINT, "--port", port[1] if port else "0", *self.options]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._words, text=True, cwd=ROOT)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         found = re.search(r"listening on (\S+)", line)

@@ -1,4 +1,4 @@
-"""The harness and its embedded endpoint as processes, for campaigns and measurements."""
+"""The harness and the endpoint of its tests as processes, for campaigns and measurements."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from urllib.request import urlopen
 
 import orjson
 
+ROOT = Path(__file__).parents[1]
 HARNESS = (sys.executable, "-m", "harness")
+ENDPOINT = (sys.executable, "-m", "tests.support.endpoint_double")
+"""To be started in `ROOT`."""
 
 
 def endpoint(*options: str) -> AbstractContextManager[str]:
-    """A `serve` process on a free port; yields its address and ends it by its id."""
-    return _listening([*HARNESS, "serve", "--port", "0", *options])
+    """An endpoint's process on a free port; yields its address and ends it by its id."""
+    return _listening([*ENDPOINT, "--port", "0", *options])
 
 
 def fast_endpoint(*options: str) -> AbstractContextManager[str]:
@@ -28,7 +31,7 @@ def fast_endpoint(*options: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def _listening(command: list[str]) -> Iterator[str]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -48,7 +51,7 @@ def stats(url: str) -> dict[str, Any]:
 
 
 def run_command(url: str, tasks: Path, results: Path, *options: str, model: str = "baseline/recency") -> list[str]:
-    """`run` against a `serve` process. The model is sent under its own name to an address like any other."""
+    """`run` against an endpoint's process. The model is sent under its own name to an address like any other."""
     return [
         *HARNESS,
         "run",

@@ -1,9 +1,9 @@
 """A long run against an endpoint that fails: what it holds on to must not grow.
 
-`python -m bench.soak` starts `serve` with transport faults and `run` with two models (one streamed, one not) over users
-of one step and of several. Every five seconds it reads what the run's process holds: resident memory, open files,
-threads and CPU from /proc, asyncio's tasks and Python's blocks from the process itself, requests that back off from
-its display, and how late its event loop is from its log. After some minutes it ends the run as a job queue does
+`python -m bench.soak` starts an endpoint with transport faults and `run` with two models (one streamed, one not)
+over users of one step and of several. Every five seconds it reads what the run's process holds: resident memory, open
+files, threads and CPU from /proc, asyncio's tasks and Python's blocks from the process itself, requests that back off
+from its display, and how late its event loop is from its log. After some minutes it ends the run as a job queue does
 (SIGTERM). The samples go to bench/results/soak.csv; the table gives the slope of each series once the run has settled.
 
 The run's process is `python -m bench.soak --inside FILE run ...`, which is `python -m harness run ...` with a handler

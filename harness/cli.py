@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import re
@@ -21,16 +20,11 @@ from harness.commands.parser import COMMANDS, Parser, parsed
 from harness.config import secrets
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
-from harness.feature import function
 from harness.printable import in_lines
 from harness.ui import process_list, streams
 
 MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
 INTERNAL_ERROR, INTERRUPTED = 70, 130
-
-
-STAY_SECONDS = 2.0
-"""How long the end of the process waits for threads of users' code, which may never end."""
 
 
 class _Signalled(KeyboardInterrupt):
@@ -45,8 +39,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command and return the process's exit code."""
     streams.admit_all_characters()
     arguments = sys.argv[1:] if argv is None else argv
-    if argv is None:
-        hash_seed.fix(arguments, os.environ)
     if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
         process_list.hide(secrets.of_arguments(arguments))
     try:
@@ -58,10 +50,6 @@ def main(argv: list[str] | None = None) -> int:
     code = _flushed(code)
     if argv is None:
         gc.freeze()  # else the interpreter looks at every object once more before it ends, for 40 ms
-    if argv is None and _staying():
-        timer = threading.Timer(STAY_SECONDS, _leave, [code])
-        timer.daemon = True
-        timer.start()
     return code
 
 
@@ -163,21 +151,6 @@ def _flushed(code: int) -> int:
     return max(code, MachineError.exit_code)
 
 
-def _staying() -> list[threading.Thread]:
-    """Return threads that the end of the process would wait for."""
-    ours = (threading.main_thread(), threading.current_thread())
-    return [thread for thread in threading.enumerate() if not thread.daemon and thread not in ours]
-
-
-def _leave(code: int) -> None:
-    """End the process while other threads run."""
-    names = [thread.name for thread in _staying()]
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    streams.tell(f"warning: a thread that still ran was ended with the command ({names[0]}{more})")
-    atexit._run_exitfuncs()
-    os._exit(code)
-
-
 def _main(arguments: list[str], *, may_restart: bool) -> int:
     for argument in arguments:  # names and paths go into JSON, which cannot hold bytes that are not text
         try:
@@ -191,10 +164,7 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
         return 2
     found = parsed(arguments)
     if may_restart:
-        hash_seed.fix(found.words, os.environ)  # an agent of the settings file, too
-        supervise = function("supervise")
-        if supervise and (ended := supervise(found.words, found.args)) is not None:
-            return int(ended)
+        hash_seed.fix(found.words, found.args, os.environ)
     return found.execute()
 
 

@@ -28,9 +28,9 @@ from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
 SHIPPED = (
-    *("settings", "supervision", "dashboard", "rescoring", "imports", "prices", "replicas", "plays", "documents"),
-    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging", "metrics"),
-    *("spans", "exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "serve", "ray"),
+    *("settings", "dashboard", "rescoring", "imports", "prices", "replicas", "plays", "documents"),
+    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging"),
+    *("exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "ray"),
     *("endpoint_file", "config", "completion", "python", "trust", "extra"),
 )
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
@@ -64,13 +64,6 @@ class Instead(NamedTuple):
     command: str
     when: Callable[[Any], bool]
     function: str
-
-
-class Threat(NamedTuple):
-    """What may end a process from inside: the beginning of the sentence about it, and what ends it."""
-
-    sentence: str
-    by: str
 
 
 class Foreign(Protocol):
@@ -131,8 +124,6 @@ class Feature:
     queued: Mapping[str, tuple[Callable[[Any], bool], str]] = field(default_factory=dict)
     """Fields of an entry of a queue: whether a value fits, and what is expected, in words. One with an option's name
     excludes that."""
-    threat: Threat | None = None
-    """What may end the process of a command that plays with the feature on; another process reports it."""
     functions: Mapping[str, str] = field(default_factory=dict)
     """What `harness` offers Python, and what others call by its name, each in `package.module:function`."""
 

@@ -1,4 +1,4 @@
-"""Chat calls with the `openai` client, to see that `serve` answers each as OpenAI's API would.
+"""Chat calls with the `openai` client, to see that the endpoint of the tests answers each as OpenAI's API would.
 
 `.bench/openai/bin/python bench/clients/openai_calls.py URL`, after `make .bench/openai/made`. Prints JSON lines: first
 the client's version and the members that it can send, then each call by its name, with what the client sent and what

@@ -15,8 +15,8 @@ Not reproducible in one process: draws in threads or in bare callbacks of the ev
 (PYTHONHASHSEED); and an agent that looks at this machine's clock, gives up waiting for a reply, or acts by which of
 several replies comes first (`asyncio.as_completed`, a list that its tasks append to).
 
-An agent file is code that its user trusts. process.py refuses what would end, copy or break the process by accident.
-Where it stops or replaces the running loop, cancels tasks of others (`asyncio.all_tasks`), blocks in a callback
+An agent file is code that its user trusts, and nothing keeps it from the process: `os._exit` ends the run. Where it
+stops or replaces the running loop, cancels tasks of others (`asyncio.all_tasks`), blocks in a callback
 (`loop.call_soon`), sets the process's alarm (watchdog.py), or breaks the process in C, the run stops or is held up
 without a resident's name. Only a day with all its rows counts.
 """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 VARIABLE = "PYTHONHASHSEED"
 SEED = "0"
-HELP = frozenset({"-h", "--help", "--help-all"})
-MAY_PLAY_AGENTS = frozenset({"resume", "reeval", "export"})
+COPY_PREFIX = "agent_"
+"""Before the names of agent files in a run's folder."""
+REPLAYING = ("resume", "reeval", "verify")
 
 
 def fixed(environment: Mapping[str, str]) -> str | None:
@@ -18,20 +21,27 @@ def fixed(environment: Mapping[str, str]) -> str | None:
     return seed if seed.isdigit() and not sys.flags.ignore_environment else None
 
 
-def fix(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Start this process again with a fixed hash seed if it may play agents: `run --agent`, `resume`, `reeval`,
-    `export`.
+def fix(words: Sequence[str], args: Any, environment: Mapping[str, str]) -> None:
+    """Start this process again with a fixed hash seed if its command plays an agent file.
 
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
     that ignores its environment (`python -I`), or cannot be replaced.
     """
-    if HELP.intersection(arguments):
+    ignored = os.name != "posix" or sys.flags.ignore_environment
+    if ignored or fixed(environment) is not None or not plays_agent(words, args):
         return
-    plays = arguments[:1] == ["run"] and any(word.partition("=")[0] == "--agent" for word in arguments)
-    if not (plays or MAY_PLAY_AGENTS.intersection(arguments[:1])) or os.name != "posix":
+    try:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED})
+    except OSError:  # the order of sets is then this process's own, and the manifest says so
         return
-    if fixed(environment) is None and not sys.flags.ignore_environment:
-        try:
-            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED})
-        except OSError:  # the order of sets is then this process's own, and the manifest says so
-            return
+
+
+def plays_agent(words: Sequence[str], args: Any) -> bool:
+    """Return whether a command plays an agent file: that of `run --agent`, or the copy in a saved run's folder."""
+    command = words[0]
+    if command == "run":
+        return any(word.partition("=")[0] == "--agent" for word in words)
+    if command not in REPLAYING or not getattr(args, "reparse", True):
+        return False
+    names = [glob.escape(name) for name in args.runs] or ["*"]
+    return any(any(args.results_dir.glob(f"{name}/{COPY_PREFIX}*")) for name in names)

@@ -28,10 +28,6 @@ class Harness(Refuses, Protocol):
     route: Route
     stopped: bool
 
-    def refuse_thread(self, kind: str, what: str) -> None:
-        """Fail for what a thread of the resident's did."""
-        ...
-
     def warn_once(self, what: str) -> None:
         """Warn once a run, for whichever resident comes first."""
         ...

@@ -4,8 +4,8 @@ The file runs as a module of its own, and its `import` statements find the modul
 modules in the same folder that it imports by name. The rest of the process imports as before: an installed
 `agentsociety` is neither needed nor hidden. (`importlib.import_module` in an agent file is not the statement.)
 
-While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings, the
-working directory and the umask are undone, and it cannot end the process (process.py). Terminal and standard output are
+While it loads, its random draws come from a seed made of its bytes; its changes to the filters of warnings and to the
+working directory are undone: results may have relative paths. Terminal and standard output are
 the harness's: what it prints is kept for the run's log, and its changes to the root logger hold while it runs.
 """
 
@@ -16,7 +16,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,15 +29,13 @@ from typing import Any
 from harness.agents import classes, environment, llm, memory, prompt
 from harness.agents.classes import CitizenAgentBase, DailyMobilityAgent
 from harness.agents.errors import NO_TEXT, Written, described, one_line, warnings_to
+from harness.agents.hash_seed import COPY_PREFIX
 from harness.agents.interface import UPSTREAM
-from harness.agents.process import Process, Surroundings
 from harness.agents.watchdog import Dice, Place
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
 
-KEPT = "agent_"
-"""Before the names under which a run's folder keeps agent files; a kept one can be named as `--agent` again."""
 WANTED = "one class derived from DailyMobilityAgent"
 
 
@@ -46,8 +44,7 @@ class AgentFile:
     """An agent file as loaded: its class, its bytes, and by file name those of `siblings`, the modules in its folder.
 
     Names are those that the user gave, also of copies that a run's folder keeps. `sources` are the files as frames and
-    tracebacks name them, `warnings` those of Python as they were loaded, `written` what they write to standard error,
-    `process` what they may not do to the process.
+    tracebacks name them, `warnings` those of Python as they were loaded, `written` what they write to standard error.
     """
 
     cls: type[CitizenAgentBase]
@@ -57,7 +54,6 @@ class AgentFile:
     sources: frozenset[str]
     warnings: tuple[str, ...] = ()
     written: Written = field(default_factory=Written)
-    process: Process = field(default_factory=lambda: Process("an agent file"))
 
     @property
     def name(self) -> str:
@@ -83,15 +79,8 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
     """
     data = _read(path, digests)
     written = Written()
-    process = Process(_name(path))
     loading = _Loading(path.resolve().parent, digests, written)
-    with (
-        _undisturbed(Dice("loading", data)),
-        written.in_place(),
-        warnings_to(loading.receive),
-        process.guarded(),
-        process.running(None),
-    ):
+    with chdir("."), Dice("loading", data).drawn(), written.in_place(), warnings_to(loading.receive):
         try:
             cls = _agent_class(path, loading.run(path, data))
         except (BadInput, KeyboardInterrupt):
@@ -105,7 +94,7 @@ def load_agent(path: Path, digests: Mapping[str, str] | None = None) -> AgentFil
         finally:
             loading.over = True
     siblings, sources = dict(loading.siblings), frozenset(loading.files)
-    return AgentFile(cls, path, data, siblings, sources, tuple(loading.warnings), written, process)
+    return AgentFile(cls, path, data, siblings, sources, tuple(loading.warnings), written)
 
 
 class _Loading:
@@ -158,7 +147,7 @@ class _Loading:
         """Return the file in the agent's folder with a name, unless the standard library has such a module."""
         if root in sys.stdlib_module_names:
             return None
-        names = [f"{kept}{root}.py" for kept in ("", KEPT)]
+        names = [f"{kept}{root}.py" for kept in ("", COPY_PREFIX)]
         known = [name for name in names if self._digests is None or name in self._digests]
         return next(filter(Path.is_file, map(self._folder.joinpath, known)), None)
 
@@ -234,7 +223,7 @@ def _is_agent(name: str, thing: Any) -> bool:
 
 
 def _name(path: Path) -> str:
-    return path.name.removeprefix(KEPT)
+    return path.name.removeprefix(COPY_PREFIX)
 
 
 def _read(path: Path, digests: Mapping[str, str] | None) -> bytes:
@@ -260,17 +249,6 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
     except BaseException:
         text = NO_TEXT
     return where, f"the agent file cannot be loaded: {text}"
-
-
-@contextmanager
-def _undisturbed(dice: Dice) -> Iterator[None]:
-    """Put random states, the working directory and the umask back afterwards."""
-    surroundings = Surroundings()
-    try:
-        with dice.drawn():
-            yield
-    finally:
-        surroundings.put_back_files()
 
 
 def _print(written: Written, *values: object, file: Any = None, **how: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from harness.agents.environment import MapData
 from harness.agents.errors import LONGEST, one_line, warnings_to
 from harness.agents.interface import Harness
 from harness.agents.loader import AgentFile
-from harness.agents.process import Pool, Surroundings
 from harness.agents.watchdog import Guard, Limits
 
 LOGGED_MOST = 10_000
@@ -53,8 +51,6 @@ class Runner:
         self._warned: set[str] = set()
         self._capture = ExitStack()
         self._players = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.surroundings = Surroundings()
 
     def warn_once(self, what: str, key: str = "") -> None:
         """Warn by one line, once for each key (by default the text)."""
@@ -79,16 +75,9 @@ class Runner:
 
     @contextmanager
     def playing_one(self) -> Iterator[None]:
-        """Guard the process, and capture Python's warnings, from when the first resident plays until the last has
-        ended."""
+        """Capture Python's warnings from when the first resident plays until the last has ended."""
         self._players += 1
         if self._players == 1:
-            if (loop := asyncio.get_running_loop()) is not self._loop:
-                self._loop = loop
-                loop.set_default_executor(Pool())
-            self.surroundings = Surroundings()
-            self._capture.callback(self.surroundings.put_back_environment)
-            self._capture.enter_context(self.agent.process.guarded())
             self._capture.enter_context(warnings_to(self._receive))
             for what in self.agent.warnings:
                 self.warn_once(what)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
 from sys import _getframe
 from typing import Any, NoReturn, TypeVar
@@ -26,7 +25,6 @@ from harness.agents.environment import Environment
 from harness.agents.errors import LONGEST, NO_TEXT, described, one_line
 from harness.agents.llm import LLM, NoReply
 from harness.agents.memory import Memory, embedded, first_status
-from harness.agents.process import KIND, Refused
 from harness.agents.runner import Runner
 from harness.agents.simulator import Route, UnknownPlace, Walker
 from harness.agents.watchdog import Cut, Dice, Place
@@ -45,8 +43,8 @@ Result = TypeVar("Result")
 async def play(runner: Runner, resident: Resident, ask: Ask, repeat: int = 1) -> list[Row]:
     """Return the 100 rows of a resident's day; each repeat has its own random numbers.
 
-    Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_process`, `agent_blocked`,
-    `agent_stalled`, `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`,
+    Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
+    `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`,
     `only_thinking`, `refusal`, `empty`), and errors of `ask` as they are. A home that is not in the city is an
     `unknown_place` too.
     """
@@ -71,7 +69,6 @@ class Session:
         self._resident = resident
         self._ask = ask
         self._dice = Dice(runner.seed, resident.key, *([f"repeat {repeat}"] if repeat > 1 else []))
-        self._loop = asyncio.get_running_loop()
         self._when = "init"
         self._status: dict[Any, Any] = {}
         self._rows: list[Row] = []
@@ -153,10 +150,7 @@ class Session:
         """Fail by an error of the agent, unless the resident has ended: later ones are the harness's doing."""
         if self.stopped:
             return
-        if issubclass(type(error), Refused):  # in a thread that the agent waits for
-            kind = KIND
-        else:
-            kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
+        kind = error.kind if issubclass(type(error), NoReply) else "agent_error"  # type: ignore[attr-defined]
         place = self._ask_about(self._runner.agent.place_of_error, error, None)
         self._fail(kind, place, self._ask_about(described, error, NO_TEXT))
 
@@ -181,19 +175,6 @@ class Session:
     def refuse(self, kind: str, what: str) -> NoReturn:
         self._fail(kind, self._runner.agent.place_of(_getframe(1)), what)
         raise self._runner.guard.cut()
-
-    def refuse_thread(self, kind: str, what: str) -> None:
-        """Fail for what a thread does, as `refuse`; too late for that, warn."""
-        place = self._runner.agent.place_of(_getframe(1))
-
-        def fail() -> None:
-            if self.stopped:
-                self.warn_once(f"{what} (in a thread that resident {self._resident.key} has left running)")
-            else:
-                self._fail(kind, place, what)
-
-        with suppress(RuntimeError):  # the loop, and with it the run, is over
-            self._loop.call_soon_threadsafe(fail)
 
     def send(self, request: Request) -> asyncio.Future[Completion]:
         if self.stopped:
@@ -222,7 +203,7 @@ class Session:
         runner.playing = self
         loop.set_task_factory(self._task)
         try:
-            with runner.agent.process.running(self), runner.agent.written.in_place():
+            with runner.agent.written.in_place():
                 return self._draw(partial(runner.guard.run, step), argument, dice)
         finally:
             loop.set_task_factory(factory)
@@ -249,8 +230,6 @@ class Session:
     def _after_slice(self) -> None:
         runner, guard = self._runner, self._runner.guard
         self._slices += 1
-        for what in runner.surroundings.put_back():
-            runner.warn_once(f"changed {what}, which was put back: the whole process has one")
         runner.log_written(f"{self._at(None)}, resident {self._resident.key}")
         if guard.broken:
             what = f"still running after {runner.limits.limit:g} s without waiting"

@@ -8,6 +8,7 @@ import re
 import stat
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from contextlib import suppress
+from hashlib import file_digest
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
@@ -72,6 +73,12 @@ def content(path: Path, most: int = WHOLE_MOST, *, pipe: bool = False) -> bytes:
     if large:
         raise OSError(errno.EFBIG, f"it is larger than {most} bytes")
     return b"".join(blocks)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a regular file. Raise `OSError`."""
+    with open_regular(path) as file:
+        return file_digest(file, "sha256").hexdigest()
 
 
 def input_file(path: Path, what: str = "", most: int = WHOLE_MOST) -> bytes:

@@ -52,8 +52,6 @@ def launch(
         held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
         if words := next(filter(None, held_up), None):  # all share the event loop
             say(words)
-    for extension in extensions:
-        extension.ended(plans)
     return max([code, *[session.code or 0 for session in sessions]])
 
 

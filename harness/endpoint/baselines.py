@@ -1,7 +1,6 @@
-"""Baselines as an endpoint of this process: they answer a request as `harness serve` would, without a connection.
+"""Baselines as an endpoint of this process: they answer a request as a server would, without a connection.
 
-Token counts are an approximation: half the number of characters, rounded down. What an answer is cut to, and how it is
-made to fit a JSON schema, is shared with `serve`: a run's files are the same over both.
+Token counts are an approximation: half the number of characters, rounded down.
 """
 
 from __future__ import annotations

@@ -93,9 +93,6 @@ class Extension:
         played. Raise `BadInput` for what cannot go on so."""
         return sessions
 
-    def ended(self, plans: Sequence[Plan]) -> None:
-        """Act on the runs of plans that have been played and finished."""
-
     def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         """Take part in how lanes are opened. Called in the main thread before the event loop starts, which ends before
         `held`."""

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import io
 import logging
-import os
 import random
 import re
 import signal
@@ -473,20 +472,6 @@ def test_a_slow_reply_is_no_stall(tmp_path: Path) -> None:
     body = "async def init(self):\n    await self.llm.atext_request([{'role': 'user', 'content': '?'}])"
     rows = played(runner(written(tmp_path, body + "\nasync def forward(self): pass"), stall=0.2), slow)
     assert len(rows) == 100
-
-
-@LOOPS
-def test_the_working_directory_is_put_back(tmp_path: Path, run: Run) -> None:
-    """After each slice, and it is said: the harness's own paths may be relative."""
-    (tmp_path / "else").mkdir()
-    body = forward(f"os.chdir({str(tmp_path / 'else')!r})\nawait asyncio.sleep(0)\nSEEN.append(os.getcwd())")
-    told: list[str] = []
-    running = runner(written(tmp_path, body, top="import os\nSEEN = []"), told.append)
-    here = os.getcwd()
-    run(all_of(running, range(2)))
-    assert os.getcwd() == here
-    assert set(sys.modules[running.agent.cls.__module__].SEEN) == {here}
-    assert told == ["agent.py: changed the working directory, which was put back: the whole process has one"]
 
 
 def test_logging_is_as_the_agent_file_sets_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from harness.agents import hash_seed
 from harness.cli import main
+from harness.commands.parser import parsed
 
 DRAWS = """
 from agentsociety_benchmark.benchmarks import DailyMobilityAgent
@@ -25,31 +26,51 @@ class Draws(DailyMobilityAgent):
 """
 
 
+def replacements(line: str, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Return the environments of the processes in place of this one, of which the last one goes on."""
+    calls: list[dict[str, str]] = []
+
+    def execve(path: str, words: list[str], into: dict[str, str]) -> None:
+        assert words == [sys.executable, *sys.orig_argv[1:]]
+        calls.append(into)
+
+    monkeypatch.setattr(os, "execve", execve)
+    found = parsed(line.split())
+    hash_seed.fix(found.words, found.args, environment)
+    if calls:
+        hash_seed.fix(found.words, found.args, calls[0])
+    return calls
+
+
 @pytest.mark.parametrize(
     ("line", "environment", "replaced"),
     [
-        ("run dailymobility --agent a.py", {}, True),
-        ("run dailymobility --agent=a.py", {"PYTHONHASHSEED": "random"}, True),
+        ("run dailymobility --model m --agent a.py", {}, True),
+        ("run dailymobility --model m --agent=a.py", {"PYTHONHASHSEED": "random"}, True),
         ("resume", {}, True),
+        ("resume played", {}, True),
+        ("resume other", {}, False),
         ("reeval --reparse", {}, True),
-        ("run dailymobility --agent a.py", {"PYTHONHASHSEED": "7"}, False),
+        ("reeval", {}, False),
+        ("verify played", {}, True),
+        ("verify other", {}, False),
+        ("export played", {}, False),
+        ("report played", {}, False),
+        ("status", {}, False),
+        ("run dailymobility --model m --agent a.py", {"PYTHONHASHSEED": "7"}, False),
         ("run dailymobility --model a", {}, False),
-        ("stats --agent a.py", {}, False),
-        ("", {}, False),
     ],
 )
-def test_a_process_is_replaced_once_and_only_where_agents_may_play(
-    line: str, environment: Mapping[str, str], replaced: bool, monkeypatch: pytest.MonkeyPatch
+def test_process_is_replaced_once_and_only_where_it_plays_an_agent_file(
+    line: str, environment: Mapping[str, str], replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the same words, and an environment in which it goes on."""
-    calls: list[tuple[list[str], dict[str, str]]] = []
-    monkeypatch.setattr(os, "execve", lambda path, words, environment: calls.append((words, environment)))
-    hash_seed.fix(line.split(), environment)
-    assert len(calls) == replaced
-    for words, into in calls:
-        assert words == [sys.executable, *sys.orig_argv[1:]] and hash_seed.fixed(into) == "0"
-        hash_seed.fix(line.split(), into)
-        assert len(calls) == 1
+    monkeypatch.chdir(tmp_path)
+    for name, file in (("played", "agent_a.py"), ("other", "run_weibo.json")):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / file).touch()
+    calls = replacements(line, environment, monkeypatch)
+    assert [hash_seed.fixed(into) for into in calls] == (["0"] if replaced else [])
 
 
 @pytest.mark.usefixtures("as_a_program")

@@ -1,4 +1,4 @@
-"""The campaign of endpoint faults in small, what it would notice, and how `serve` bears clients that go."""
+"""The campaign of endpoint faults in small, what it would notice, and how the endpoint bears clients that go."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from bench.faults import (
     wrong,
 )
 from bench.outage import KILLED, Outage
-from harness.features.serve.app import Options, start
-from harness.features.serve.faults import CONTENT, STREAM, TRANSPORT
+from tests.support.endpoint_double.app import Options, start
+from tests.support.endpoint_double.faults import CONTENT, STREAM, TRANSPORT
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_unusable_replies_are_invalid_or_asked_again() -> None:
 
 
 def test_plan_has_every_kind_at_every_rate_in_both_forms_of_both_benchmarks() -> None:
-    """And outages of both manners; nothing that `serve` knows is left out."""
+    """And outages of both manners; nothing that the endpoint knows is left out."""
     cases = planned(PARTS, 20, 1, False, 60.0)
     single = Counter((case.faults[0], case.rate) for case in cases if len(case.faults) == 1)
     assert single == {(kind, rate): 2 if kind in STREAM else 4 for kind in (*TRANSPORT, *STREAM) for rate in RATES}

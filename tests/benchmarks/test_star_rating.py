@@ -335,7 +335,7 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_bytes(floor: Commands) -> None:
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     whole = (floor.results / "four-stars" / "inference_results_yelp.jsonl").read_bytes()
     killed = floor.results / "killed"

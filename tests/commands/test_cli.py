@@ -705,7 +705,7 @@ def test_archive_can_be_looked_at_and_proven(results: Path, capsys: Told) -> Non
         assert main(["verify", "--results-dir", str(results)]) == 0
     shown = capsys.readouterr()
     assert "sound" in shown.out
-    assert shown.err == "harness: whole, weibo: read without a lock: the folder cannot be written\n"
+    assert shown.err.startswith("harness: whole, weibo: read without a lock: ") and shown.err.count("\n") == 1
 
 
 def test_archive_that_is_being_written_from_elsewhere_is_not_proven(results: Path, capsys: Told) -> None:

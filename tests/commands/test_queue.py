@@ -82,7 +82,7 @@ class Two:
     """An imitated OpenAI and DashScope that hold no more than their limits, and take no key but their own."""
 
     def __init__(self, held: ExitStack) -> None:
-        from harness.features.serve.app import Options
+        from tests.support.endpoint_double.app import Options
 
         self.oa = held.enter_context(
             served(Options(imitate="openai", key=KEYS["OA_KEY"], max_concurrency=4, latency=0.002))
@@ -256,7 +256,7 @@ def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint
 def test_replicas_share_a_run(tmp_path: Path) -> None:
     """Several addresses of one provider serve one run; each response says which of them answered."""
     pytest.importorskip("harness.features.replicas")
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     with ExitStack() as held:
@@ -275,7 +275,7 @@ def test_replicas_share_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stream", ["on", "off"])
 def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> None:
     """Byte for byte those of whole replies; only a stream has a time to its first token."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     with served(Options(imitate="deepseek")) as server:
         arguments = ("--api-url", server.url, "--model", "deepseek-reasoner")
@@ -365,7 +365,7 @@ def test_misspelt_provider_is_never_sent_as_a_model(
 
 def test_run_that_is_done_has_its_report_while_others_go_on(tmp_path: Path) -> None:
     """The slow endpoint answers its first request only once the quick model's report is there."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     report = results / "quick" / "eval_report_weibo.txt"
@@ -387,7 +387,7 @@ def test_run_is_found_by_its_model_with_or_without_the_provider(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`status --model` takes what `run --model` took."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     with served(Options(imitate="openai", key=KEYS["OA_KEY"])) as server:
@@ -403,7 +403,7 @@ def test_resumed_run_keeps_within_what_the_providers_file_says_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit of the account that was lowered since holds; one that is higher raises nothing."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     with served(Options(imitate="openai", key=KEYS["OA_KEY"])) as server:
@@ -429,7 +429,7 @@ def test_unknown_habit_is_told_with_file_and_field(tmp_path: Path, capsys: pytes
 def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path: Path) -> None:
     """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both limits."""
     pytest.importorskip("harness.features.replicas")
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
     with ExitStack() as held:

@@ -58,7 +58,7 @@ def test_every_request_has_the_pool_of_its_step(tasks: Path) -> None:
 
 def test_report_says_which_form_was_in_force(tasks: Path) -> None:
     """`auto` with an endpoint that takes schemas, and with one that takes any object only."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     with served(Options(imitate="vllm")) as server:
         assert run(tasks, server.url, "auto") == 0
@@ -73,7 +73,7 @@ def test_report_says_which_form_was_in_force(tasks: Path) -> None:
 
 def test_endpoint_that_refuses_a_required_schema_leaves_no_run(tasks: Path) -> None:
     """Exit code 3 at once: another configuration is another run."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     with served(Options(imitate="deepseek")) as server:
         assert run(tasks, server.url, "json_schema") == 3

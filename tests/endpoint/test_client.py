@@ -117,9 +117,9 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> None:
     """Everything that the embedded endpoint can do wrong on the wire is worth another try and no wrong address."""
-    from harness.features.serve import faults
-    from harness.features.serve.app import Options, start
-    from harness.features.serve.faults import FaultPlan
+    from tests.support.endpoint_double import faults
+    from tests.support.endpoint_double.app import Options, start
+    from tests.support.endpoint_double.faults import FaultPlan
 
     endpoint = await start(Options(faults=FaultPlan(1.0, (kind,))))
     try:
@@ -137,7 +137,7 @@ async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> No
 @pytest.mark.anyio
 async def test_whole_reply_is_the_completion() -> None:
     """Over both loops the embedded endpoint's reply arrives with text, model and token counts."""
-    from harness.features.serve.app import Options, start
+    from tests.support.endpoint_double.app import Options, start
 
     endpoint = await start(Options())
     try:
@@ -746,8 +746,8 @@ async def test_refused_request_passes_through_with_the_endpoints_words() -> None
 @pytest.mark.anyio
 async def test_cancelled_request_stays_cancelled() -> None:
     """A run that stops cancels what is on the wire; that is nobody's fault."""
-    from harness.features.serve.app import Options, start
-    from harness.features.serve.faults import FaultPlan
+    from tests.support.endpoint_double.app import Options, start
+    from tests.support.endpoint_double.faults import FaultPlan
 
     endpoint = await start(Options(faults=FaultPlan(1.0, ("stall",))))
     try:

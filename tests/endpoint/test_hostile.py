@@ -2,7 +2,7 @@
 
 What is tried here stands beside what other files try: proxies, secrets, certificates of one's own, redirects to another
 host, replies beyond the limit, lengths that lie, and each error of aiohttp in test_client.py; silences in
-test_deadlines.py; bodies, as such, in test_replies.py and test_stream.py; what `serve` does wrong in test_faults.py.
+test_deadlines.py; bodies, as such, in test_replies.py and test_stream.py; what the double does wrong in test_faults.py.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ ASKED = 'Tags: 鱼\n从 ["狗", "猫", "鱼", "鸟"] 里选，输出 JSON'
 
 @asynccontextmanager
 async def sender(name: str) -> AsyncIterator[Adapted]:
-    from harness.features.serve.app import Options, start
+    from tests.support.endpoint_double.app import Options, start
 
     endpoint = await start(Options(imitate=name))
     try:

@@ -147,7 +147,7 @@ def test_every_folder_is_in_the_list() -> None:
 def test_no_other_code_names_a_feature() -> None:
     """Neither its modules nor its flags."""
     flags = set[str]().union(*map(own_flags, features()))
-    assert {"--reuse", "--otel", "--metrics-port"} <= flags
+    assert {"--reuse", "--hedge", "--budget"} <= flags
     for path in (ROOT / "harness").rglob("*.py"):
         source = path.read_text(encoding="utf-8")
         if FEATURES not in path.parents and path.name != "feature.py":

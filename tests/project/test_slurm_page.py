@@ -20,7 +20,7 @@ SCRIPTS = re.findall(r"^```bash\n(#!/bin/bash\n.*?)^```$", PAGE, re.MULTILINE | 
 
 VLLM = f"""#!/bin/bash
 [ "$1 $2 $3 $5" = "serve Qwen/Qwen3-8B --host --port" ] || exit 2
-exec {sys.executable} -m harness serve --imitate vllm --latency 0.2 --port "$6"
+exec {sys.executable} -m tests.support.endpoint_double --imitate vllm --latency 0.2 --port "$6"
 """
 SCONTROL = """#!/bin/bash
 echo "$@" >> requeued

@@ -531,8 +531,6 @@ def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: 
     assert main(["run", "--model", "m", "--platform", "weibo", option, str(file), *how]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(file) in line
-    if option == "--api-key-file":
-        assert main(["serve", option, str(file)]) == 2
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "huge"])

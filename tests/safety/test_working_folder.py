@@ -31,8 +31,8 @@ KEYS = {name: f"{SECRET}-{name}" for name in ("LLM_API_KEY", "AWS_SECRET_ACCESS_
 KEYS |= {"WANDB_API_KEY": "0" * 40}
 RAN = "ran-their-code"
 CODE = f"open({RAN!r}, 'w').close()\n"
-STOPS = frozenset({"completion", "config", "serve", "trust", "view"})
-"""Commands that are not called bare: `trust` allows, `serve` and `view` wait for ever, the other two print what the
+STOPS = frozenset({"completion", "config", "trust", "view"})
+"""Commands that are not called bare: `trust` allows, `view` waits for ever, the other two print what the
 property test compares."""
 
 
@@ -64,7 +64,7 @@ def value_of(one: Option, url: str, target: Path) -> str:
         return f'"{one.choices[-1]}"'
     if one.kind is dict:
         return '{x = "theirs"}'
-    kinds = {"api_url": url, "ray_address": "127.0.0.1:9", "model": "deepseek:m", "name": "theirs", "track": "wandb"}
+    kinds = {"api_url": url, "ray_address": "127.0.0.1:9", "model": "deepseek:m", "name": "theirs"}
     if one.name in kinds:
         return f'"{kinds[one.name]}"'
     return f'"{target}"' if one.kind is Path or "FILE" in one.unit or one.name in ("out", "into") else "3"

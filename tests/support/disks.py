@@ -305,7 +305,11 @@ class RecordingDisk(WatchedDisk):
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Nothing under a folder can be opened for writing, as on an archive; root may write everywhere else."""
-    real_open, real_mkdir, real_path_open = os.open, Path.mkdir, Path.open
+    real_open, real_mkdir, real_path_open, real_access = os.open, Path.mkdir, Path.open, os.access
+
+    def accessible(path: Any, mode: int, **named: Any) -> bool:
+        is_here = str(path).startswith(str(folder))
+        return not (mode & os.W_OK and is_here) and real_access(path, mode, **named)
 
     def refuse(path: Any) -> None:
         if str(path).startswith(str(folder)):
@@ -328,6 +332,7 @@ def read_only(folder: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.open", opened)
+        patch.setattr("os.access", accessible)
         patch.setattr("pathlib.Path.mkdir", made)
         patch.setattr("pathlib.Path.open", path_opened)
         yield

@@ -12,6 +12,8 @@ from urllib.request import ProxyHandler, build_opener
 import aiohttp
 import orjson
 
+from tests.support.endpoint_double.app import start
+
 
 class Served:
     """An endpoint at `url`, to its /v1."""
@@ -28,8 +30,6 @@ class Served:
 
 @contextmanager
 def served(options: Any, port: int = 0) -> Iterator[Served]:
-    from harness.features.serve.app import start
-
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -48,8 +48,6 @@ def served(options: Any, port: int = 0) -> Iterator[Served]:
 @asynccontextmanager
 async def session_with(options: Any) -> AsyncIterator[tuple[Any, aiohttp.ClientSession]]:
     """The embedded endpoint in this loop, and a session to talk to it."""
-    from harness.features.serve.app import start
-
     endpoint = await start(options)
     try:
         async with aiohttp.ClientSession() as session:

@@ -18,7 +18,7 @@ from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from huggingface_hub import close_session
 
@@ -50,10 +50,9 @@ class Fault:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: for a file's path or the `LISTING`, from which byte on, with which token, at which of the servers."""
+    """A request: for a file's path or the `LISTING`, with which token, at which of the servers."""
 
     what: str
-    start: int
     token: str | None
     elsewhere: bool = False
 
@@ -63,7 +62,7 @@ class HubServer:
     """Files are in LFS if their path ends in one of `lfs`. `faults` are taken one by one, by path or `LISTING`.
 
     `aliases` are other data sets with the same files. With a `token` the data set is private. `ranges` says whether
-    parts of files are served; a page of a tree's listing has `page` entries.
+    parts of files are served.
     """
 
     repository: str = REPOSITORY
@@ -72,8 +71,6 @@ class HubServer:
     token: str | None = None
     gated: bool = False
     ranges: bool = True
-    page: int = 1000
-    sizes: dict[str, int] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     faults: dict[str, list[Fault]] = field(default_factory=lambda: defaultdict(list))
@@ -106,7 +103,7 @@ class HubServer:
         return [folder, *(self._entry(path, body) for path, body in self.commits[commit].items())]
 
     def _entry(self, path: str, body: bytes) -> dict[str, Any]:
-        size = self.sizes.get(path, len(body))
+        size = len(body)
         entry = {"type": "file", "path": path, "size": size}
         if not self.in_lfs(path):
             return entry | {"oid": blob(body)}
@@ -148,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif words[:2] == ["api", "datasets"] and words[4:5] == ["tree"]:
             self._note(LISTING, token)
             if commit := self._allowed("/".join(words[2:4]), words[5], token):
-                self._send_tree(commit)
+                self._send(LISTING, 200, json.dumps(self.hub.tree(commit)).encode(), {})
         elif words[0] == "datasets" and words[3] == "resolve":
             what = "/".join(words[5:])
             self._note(what, token)
@@ -159,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _note(self, what: str, token: str | None, elsewhere: bool = False) -> None:
         if self.command == "GET":
-            self.hub.asked.append(Asked(what, self._start(), token, elsewhere))
+            self.hub.asked.append(Asked(what, token, elsewhere))
 
     def _start(self) -> int:
         return int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").removesuffix("-"))
@@ -189,14 +186,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send("", 302, b"", headers)
         else:
             self._send_file(what, body, {"ETag": f'"{blob(body)}"', "X-Repo-Commit": commit})
-
-    def _send_tree(self, commit: str) -> None:
-        """Send a page; the address of the next one is at another host, as behind some proxies."""
-        asked = parse_qs(urlsplit(self.path).query)
-        start, entries = int(asked.get("cursor", ["0"])[0]), self.hub.tree(commit)
-        end = start + self.hub.page
-        more = {"Link": f'<http://127.0.0.1:9/next?cursor={end}>; rel="next"'} if end < len(entries) else {}
-        self._send(LISTING, 200, json.dumps(entries[start:end]).encode(), more)
 
     def _send_file(self, what: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         start, whole = self._start(), len(body)

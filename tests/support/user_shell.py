@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from harness.benchmarks import registry
 from tests.support import ROOT, free_port
 from tests.support.embedded import served
+from tests.support.endpoint_double import app, imitate
 from tests.support.hub import HubServer, serving_hub
 
 FILES = ("harness", "bench", "docs", "examples", "requirements", "Makefile", "pyproject.toml", "README.md")
@@ -97,7 +96,6 @@ class Machine:
 @contextmanager
 def machine(folder: Path, models: set[str]) -> Iterator[Machine]:
     """Serve every provider, an endpoint with these models, and the data sets of the benchmarks that ship."""
-    app, imitate = (pytest.importorskip(f"harness.features.serve.{name}") for name in ("app", "imitate"))
     checkout, home = folder / "checkout", folder / "home"
     home.mkdir()
     with ExitStack() as stack:

@@ -3,7 +3,7 @@
 They know no file, only text: home as `AOI 1，坐标 (0, 0) 米`, work as the same with `，距家 9 米`
 behind it, and places in lines `- AOI 3 ...，距家 4 米，距工作地 5 米` under headings with an intention, as
 `### 购物（shopping）`. What they answer depends on model, user messages and seed alone. Source: docs/design.md,
-sections 7 (`serve`) and 9.
+sections 7 and 9.
 """
 
 from __future__ import annotations

@@ -25,8 +25,9 @@ from harness.agents.day import (
     proportions,
     visited,
 )
+from harness.agents.hash_seed import COPY_PREFIX
 from harness.agents.llm import no_reply
-from harness.agents.loader import KEPT, AgentFile, load_agent
+from harness.agents.loader import AgentFile, load_agent
 from harness.agents.runner import Runner
 from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
 from harness.benchmarks.dailymobility import groundtruth, summary, synth
@@ -94,7 +95,7 @@ class AgentMode:
         warn: Callable[[str], None],
         log: Callable[[str], None],
     ) -> None:
-        files = {KEPT + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())}
+        files = {COPY_PREFIX + name: content for name, content in ((agent.name, agent.data), *agent.siblings.items())}
         seed, finds = settings.agent_seed, settings.agent_memory_search
         identity = {"simulator": SIMULATOR_VERSION, "agent_seed": seed}
         identity |= {AGENT_MEMORY_SEARCH: True} if finds else {}

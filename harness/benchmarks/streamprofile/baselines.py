@@ -2,7 +2,7 @@
 
 They read text: post blocks (`[3] Content: ...` up to a line `Tags: a, b`), a candidate pool as a JSON array of strings,
 the number of tags to predict, and their own earlier summary if the prompt contains it. Only model, user messages and
-seed (of the request, `run --seed`, otherwise of `serve`) decide the answer. Source: docs/design.md, section 7, `serve`.
+seed of the request (`run --seed`) decide the answer. Source: docs/design.md, section 7.
 """
 
 from __future__ import annotations

@@ -1,25 +1,11 @@
-"""Write saved runs for other programs, and send them to trackers of experiments (`export`, `--track`)."""
+"""Write saved runs for other programs, and send them to trackers of experiments (`export`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-from harness.feature import PLAYING, Command, Feature
-from harness.option import option
+from harness.feature import Command, Feature
 
 TRACKERS = ("wandb", "mlflow")
 """Trackers of experiments that runs can be sent to; each is an extra package of the same name."""
-
-
-@dataclass(frozen=True)
-class Track:
-    """The tracker that finished runs are sent to, such as `Track("wandb")`."""
-
-    track: Literal["wandb", "mlflow"] | None = option(
-        None, "send figures and files of each finished run to this tracker; its own variables say where"
-    )
-
 
 FEATURE = Feature(
     "exports",
@@ -30,7 +16,5 @@ FEATURE = Feature(
             "write runs for other programs: rows as CSV, JSON lines or Parquet, logs for Inspect, or to trackers",
         )
     },
-    options={Track: PLAYING},
-    extension="harness.features.exports.trackers:Track",
     functions={"export": "harness.features.exports.command:export"},
 )

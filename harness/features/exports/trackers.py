@@ -1,4 +1,4 @@
-"""Saved runs in a tracker of experiments (`export`, `--track`): an entry for each run and subset.
+"""Saved runs in a tracker of experiments (`export`): an entry for each run and subset.
 
 Everything comes from the run's folder. Server, project, key and offline mode are the library's own affair: its own
 variables and its files in the user's home decide, and nothing here reads them. Its files in the current folder, which
@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -25,14 +24,9 @@ import orjson
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report, loaded
-from harness.config.plan import Plan
-from harness.defaults import RESULTS_FOLDER
-from harness.engine.extension import Extension
 from harness.errors import BadInput, EndpointStopped, HarnessError, to_install
 from harness.feature import own_logs
 from harness.model import JSON
-from harness.store.manifest import COMPLETE, INCOMPLETE, load
-from harness.store.run import RunFiles
 from harness.ui.streams import tell
 
 T = TypeVar("T")
@@ -241,37 +235,3 @@ def _allowed(values: Mapping[str, T]) -> dict[str, T]:
 
 
 SENDERS: dict[str, Callable[[Entry], str]] = {"wandb": _wandb, "mlflow": _mlflow}
-
-
-class Track(Extension):
-    """Sends the runs of a session once they have ended."""
-
-    def __init__(self, args: Any) -> None:
-        self._tracker: str = args.track
-        self.resume_words = ["--track", self._tracker]
-        check(self._tracker)
-
-    def ended(self, plans: Sequence[Plan]) -> None:
-        """Send what has ended. A run that fails is a warning, and the last one tried: it may have taken minutes. All
-        runs are saved, also if the user interrupts it."""
-        try:
-            for plan in plans:
-                for run in _ended(plan):
-                    send(run, self._tracker)
-        except HarnessError as error:
-            self._tell_how_to_send(plans, str(error))
-        except KeyboardInterrupt:
-            self._tell_how_to_send(plans, f"not all is sent to {self._tracker}")
-            raise
-
-    def _tell_how_to_send(self, plans: Sequence[Plan], why: str) -> None:
-        names, results = [plan.name for plan in plans], plans[0].results
-        again = ["harness", "export", *names, "--format", self._tracker]
-        again += [] if results == RESULTS_FOLDER else ["--results-dir", str(results)]
-        tell(f"{', '.join(names)}: {why}; all is saved, and this sends it later: {shlex.join(again)}")
-
-
-def _ended(plan: Plan) -> Iterator[SavedRun]:
-    for files in (RunFiles(plan.folder, subset) for subset in plan.tasks):
-        if (manifest := load(files.manifest)) and manifest.state in (COMPLETE, INCOMPLETE):
-            yield SavedRun(files, manifest)

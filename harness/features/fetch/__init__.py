@@ -24,8 +24,10 @@ class _Fetch(Feature):
     def how_to_get(self, cls: type[Benchmark]) -> str:
         if not cls.task_files.data_set:
             return ""
-        named = cls.origin.spec if cls.origin else cls.name
-        return f"`harness fetch {named}` downloads them (data set {cls.task_files.data_set} of the Hugging Face Hub)"
+        return (
+            f"`harness fetch {cls.origin.spec if cls.origin else cls.name}` downloads them (data set "
+            f"{cls.task_files.data_set} of the Hugging Face Hub)"
+        )
 
 
 FEATURE = _Fetch(

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from harness.benchmarks.files import open_regular
-from harness.cost import Bill
 from harness.model import JSON, Completion
 from harness.store.log import Line, line_at, lines, sound, unseal
-from harness.store.run import count_reply
 from harness.store.tasks import key_hash
 
 Beat = Callable[[], None]
@@ -38,16 +36,12 @@ def _object(line: Line) -> JSON | None:
 
 
 class Replies:
-    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory.
-
-    `bill` has all, once `findings` has read them.
-    """
+    """The saved responses of a run, by the position of their user, from `find`. Each takes 32 bytes of memory."""
 
     def __init__(self, path: Path, find: Callable[[JSON], int | None], beat: Callable[[], None]) -> None:
         self._path = path
         self._find = find
         self._beat = beat
-        self.bill = Bill()
         self._positions, self._offsets = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def findings(self) -> Iterator[str]:
@@ -57,7 +51,6 @@ class Replies:
             if data is None:
                 yield f"{at}: {TORN}"
                 continue
-            count_reply(self.bill, data)
             position = self._find(data)
             numbers.append(number)
             positions.append(-1 if position is None else position)

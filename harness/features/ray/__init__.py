@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.feature import PLAYING, Feature, Threat
+from harness.feature import PLAYING, Feature
 from harness.option import number, option, whole
 
 LOCAL, RAY = "local", "ray"
@@ -60,8 +60,4 @@ FEATURE = Feature(
     "ray",
     options={Ray: PLAYING},
     extension="harness.features.ray.engine:Workers",
-    threat=Threat(
-        "the process that used Ray ended",
-        "Ray has ended it, as it does when its own process on this machine (the raylet) is gone",
-    ),
 )

@@ -57,7 +57,7 @@ def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None
     yield from replies.findings()
 
 
-def without_tasks(run: SavedRun, beat: Beat) -> tuple[int, list[str]]:
+def without_tasks(run: SavedRun, beat: Beat) -> JSON:
     """Return how many users of a run have a record, and what is wrong with the run without its tasks.
 
     A user whose task has changed has a record of each version until the run ends.
@@ -75,15 +75,13 @@ def without_tasks(run: SavedRun, beat: Beat) -> tuple[int, list[str]]:
         else:
             seen.add(made)
     findings += unlike_manifest(run, whole.hexdigest())
-    counted, records = manifest.counts.get("done"), len({user for user, *_ in seen})
-    if manifest.state == COMPLETE and counted != records:
-        findings.append(f"{files.manifest.name}: counts.done is {counted}, and there are {records}")
-    return records, findings
+    records = len({user for user, *_ in seen})
+    return {"users": None, "records": records, "findings": findings, "notes": [ALONE]}
 
 
 def imported(of: Foreign, beat: Beat) -> tuple[int, list[str]]:
     """Return how many users of another program's results are scored, and what is wrong with these since `reeval`."""
-    findings, seen, report, scored = list[str](), set[str](), of.report, 0
+    findings, seen, scored = list[str](), set[str](), 0
     for at, _, _, data in opened(of.files.results, beat):
         if data is None:
             findings.append(f"{at}: {TORN}: run `{of.command}`")
@@ -92,9 +90,6 @@ def imported(of: Foreign, beat: Beat) -> tuple[int, list[str]]:
             findings.append(f"{at}: user {user} has a duplicate record")
         seen.add(user)
         scored += "task" in data
-    if report and not findings and report.coverage.scored_users != scored:
-        wrong = f"{of.files.report('json').name} scores {report.coverage.scored_users} users, the results {scored}"
-        findings.append(f"{wrong}: run `{of.command}`")
     return scored, findings
 
 

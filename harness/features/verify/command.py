@@ -38,7 +38,7 @@ def execute(args: Options) -> int:
         streams.show_json(proofs)
     else:
         _show(proofs)
-    return max(code, *(int(bool(proof["findings"])) for proof in proofs), 0)
+    return max(code, int(any(proof["findings"] for proof in proofs)))
 
 
 def _proofs(args: Options) -> tuple[list[JSON], int]:
@@ -49,7 +49,7 @@ def _proofs(args: Options) -> tuple[list[JSON], int]:
         raise selection.nothing_found(args)
     made, failed = selection.each(found, lambda run: _prove_free(run, args), lambda run: run.label)
     others, unread = selection.each(theirs, proving.imported, lambda of: of.label)
-    proofs = [*(proof for proof in made if proof is not None), *others]
+    proofs = [proof for proof in (*made, *others) if proof]
     unchecked = InUse.exit_code if made and not proofs else 0
     return proofs, max(skipped, unnamed, failed, unread, unchecked)
 

@@ -1,49 +1,62 @@
-"""Check a run's folder: every line sound, every input user exactly once, metrics equal to a re-score,
-records what the saved responses give, manifest and report in accord with the results.
+"""Check a run's folder: every line sound, every input user exactly once, metrics equal to a re-score, records what the
+saved responses give, counts of the manifest those of the files.
 
 Not detected: missing lines that will be produced again anyway (responses of users that are not done, records of a run
 that died); missing events in the log, or a missing failure of a user; changes to fields that only the manifest has
-(packages, tuning, times); digits of a report's figures beyond the twelfth, which differ between machines.
+(packages, tuning, times, cost); changes to reports, pages and exports, which `reeval` and `report` make again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
-import msgspec
 import numpy as np
 import orjson
-from msgspec import structs
-from numpy.typing import NDArray
 
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
-from harness.benchmarks import reports
-from harness.benchmarks.files import DOCUMENT_MOST, content, holds, open_regular
-from harness.benchmarks.overview import blocks
-from harness.benchmarks.reports import Report
+from harness.benchmarks.files import open_regular
+from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.tasks import parse
-from harness.cost import Cost
-from harness.engine.finish import ReportScores, facts
-from harness.engine.play import rescored
-from harness.engine.run import Run, counted_cost
-from harness.errors import BadInput, in_brief, reading
-from harness.feature import pending
+from harness.endpoint.request_body import Sampling
+from harness.engine.play import play, recorded, rescored
+from harness.engine.replay import ReplayMiss, replaying
+from harness.errors import AgentFailed, BadInput, BenchmarkError, in_brief
 from harness.features.plays.replies import TORN, Beat, Replies, opened
 from harness.features.verify.checksums import logs, unlike_manifest
-from harness.features.verify.replayed import MISSHAPEN, Replayer, counted, unlike
-from harness.model import JSON, Record
-from harness.report import text
+from harness.model import JSON, Completion
 from harness.store.log import line_at, unseal
-from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING, STOPPED
-from harness.store.run import RECORD_FORMAT, RunStore, count_unanswered
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
+from harness.store.run import RECORD_FORMAT, numbered
 from harness.store.tasks import TaskIndex
 
-EXPECTED = "what the results give (regenerate it with `reeval`)"
+MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
+"""Errors of a line that has a correct checksum but is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """Plays users again from their saved responses."""
+
+    benchmark: Benchmark
+    sampling: Sampling
+    loop: asyncio.Runner
+
+    def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int) -> str | None:
+        """Return how a record differs from what the responses give, None if it does not."""
+        conversation = replaying(self.sampling.of_repeat(repeat), saved)
+        try:
+            made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask, repeat)))
+        except (ReplayMiss, AgentFailed):
+            return "was made of a missing response"
+        ours = {name: data[name] for name in ("task", "format")}
+        expected = {**ours, **numbered(repeat), **orjson.loads(orjson.dumps(made))}
+        names = [name for name in {**expected, **data} if data.get(name, ...) != expected.get(name, ...)]
+        return f"is not what the saved responses give: {', '.join(names)}" if names else None
 
 
 class Check:
@@ -61,11 +74,9 @@ class Check:
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
-        self._scores: ReportScores | None = ReportScores(benchmark, run.files.subset, index)
-        self._diverged = 0
 
     @property
-    def done(self) -> NDArray[np.bool_]:
+    def done(self) -> Any:
         """Return a mask of the tasks that have a record."""
         return self._offsets >= 0
 
@@ -77,23 +88,17 @@ class Check:
         yield from self._users()
         if self._manifest.state != RUNNING:
             yield from self._counts()
-            if self._manifest.state == STOPPED and not self._files.report("json").exists():
-                self.notes.append("it was stopped, and has no report yet: `resume` continues it, `report` makes one")
-            else:
-                yield from self._report()
 
     def _tasks(self) -> Iterator[str]:
         manifest, index = self._manifest, self._index
         if manifest.subset != self._files.subset:
             yield f"{self._files.manifest.name} is of {manifest.subset}"
-        if manifest.identity["benchmark"] != self._benchmark.name:
-            yield f"{self._files.manifest.name}: identity.benchmark is {manifest.identity['benchmark']}"
         if manifest.tasks["sha256"] != index.sha256:
             yield f"{index.path} is not the tasks file that this run was made with"
         elif manifest.tasks["users"] != (users := index.users_in_file):
             yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {users}"
         if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
-            yield "the ground truth is not the one that the report was made with: regenerate it with `reeval`"
+            yield "the ground truth is not the one that this run was scored with: score it again with `reeval`"
 
     def _saw_failure(self, data: JSON) -> None:
         """Note a failed user, if the task is unchanged."""
@@ -124,7 +129,7 @@ class Check:
         yield from unlike_manifest(self._run, whole.hexdigest())
 
     def _records(self) -> Iterator[str]:
-        """Yield records that differ from what their answers or responses give; collect their scores."""
+        """Yield records that differ from what their answers or responses give."""
         path = self._files.results
         if not self.done.any():
             return  # there may be no file
@@ -133,7 +138,6 @@ class Check:
                 self._beat()
                 data = unseal(line_at(file, int(self._offsets[position])))
                 if wrong := self._record(position, data):
-                    self._scores = None
                     yield f"{path.name}, line {self._numbers[position]}: {wrong}"
 
     def _record(self, position: int, data: JSON) -> str | None:
@@ -147,11 +151,9 @@ class Check:
             if again != data:
                 return f"the metrics of {who} differ from a re-score"
             if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
-                self._diverged += 1
-            elif wrong := self._unlike_responses(task, position, data):
+                return None
+            if wrong := self._unlike_responses(task, position, data):
                 return f"the record of {who} {wrong}"
-            if self._scores is not None:
-                self._scores.add(Record(str(data["user_id"]), data))
         except MISSHAPEN as error:
             return f"the record of {who} cannot be scored again ({error})"
         return None
@@ -161,11 +163,10 @@ class Check:
             saved = self._replies.of(position)
         except MISSHAPEN:
             return "has a malformed saved response"
-        return (
-            counted(data, saved)
-            if self._player is None
-            else self._player.wrong(task, data, saved, self._index.repeat(position))
-        )
+        if self._player is not None:
+            return self._player.wrong(task, data, saved, self._index.repeat(position))
+        requests = data["usage"]["requests"]
+        return None if len(saved) >= requests else f"was made of {requests} responses, and {len(saved)} are there"
 
     def _users(self) -> Iterator[str]:
         """Yield input users that are neither recorded nor failed, if the manifest says that all have been played."""
@@ -180,123 +181,7 @@ class Check:
         """Yield numbers of the manifest that do not match the files."""
         expected, users = self.expected | self.done, self._index.users
         real = {"users": users(expected), "done": users(expected) - users(expected & ~self.done)}
-        real["failed"] = self._failed_users()
+        real["failed"] = users(self._failed & expected & ~self.done)
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
-        manifest, bill = self._manifest, self._replies.bill.copy(pending(self._files))
-        count_unanswered(bill, self._files)
-        if manifest.cost and msgspec.convert(manifest.cost, Cost) != counted_cost(manifest, bill):
-            yield f"{self._files.manifest.name}: cost is not that of the saved responses at the run's prices"
-
-    def _failed_users(self) -> int:
-        return self._index.users(self._failed & self.expected & ~self.done)
-
-    # The report
-
-    def _report(self) -> Iterator[str]:
-        """Yield files of the report that differ from what the results give."""
-        if self._scores is None:
-            self.notes.append("the report was not compared with results that are not sound")
-            return
-        path = self._files.report("json")
-        content = _content(path)
-        try:
-            made, more = self._made(self._scores, *self._only_in_report(content))
-        except MISSHAPEN as error:
-            yield f"{self._files.manifest.name}: no report can be made of its fields ({error!r})"
-            return
-        if reports.encoded(made) == content:
-            others = {self._files.report("txt").name: text.rendered(list(blocks(made))).encode(), **more}
-            for name, expected in others.items():
-                if wrong := _unlike(self._files.folder / name, expected):
-                    yield f"{name} {wrong} {EXPECTED}"
-        elif wrong := _report_unlike(content, made):
-            yield f"{path.name} {wrong}, is not {EXPECTED}"
-        else:
-            self.notes.append(
-                "the report was made on another machine or by another version: its figures agree, its text was not "
-                "compared"
-            )
-
-    def _only_in_report(self, content: bytes) -> tuple[str, tuple[str, ...]]:
-        """Return what only the report contains: the folder's name at that time, and the note of the last
-        `reeval --reparse` on users that kept their records."""
-        folder, diverged = self._files.folder.name, f"{self._diverged} users could not be played again"
-        try:
-            found = orjson.loads(content)
-            name, notes = str(found["name"]), found["notes"] if self._diverged else ()
-            if name != folder:
-                self.notes.append(f"the report was made when this folder was called {name}")
-            return name, tuple([note for note in notes if note.startswith(diverged)])
-        except MISSHAPEN:
-            return folder, ()
-
-    def _made(self, scores: ReportScores, name: str, notes: tuple[str, ...]) -> tuple[Report, Mapping[str, bytes]]:
-        """Return the report of the saved results, as `run` and `reeval` make it."""
-        store = cast(RunStore, None)  # a writer, and nothing is written here
-        expected = self.expected | self.done
-        run = Run(self._benchmark, self._files.subset, self._index, store, self._manifest, expected)
-        about = facts(run, name, self._failed_users())
-        return scores.report(replace(about, notes=(*about.notes, *notes)))
-
-
-def _unlike(path: Path, expected: bytes) -> str | None:
-    """Return how a file differs from the expected content, in words; None if it does not."""
-    with reading(path):
-        try:
-            return None if holds(path, expected) else "is not"
-        except FileNotFoundError:
-            return "is missing; it was"
-
-
-def _content(path: Path) -> bytes:
-    """Return a file's content, empty if it is missing."""
-    with reading(path):
-        try:
-            return content(path, DOCUMENT_MOST)
-        except FileNotFoundError:
-            return b""
-
-
-ADDED = frozenset({"bias", "chance", "chance_error", "detectable", "breaches", "leaves_out", "approximate_truth"})
-"""Members that reports of earlier formats do not all have, or had of other draws."""
-INTERVALS = frozenset({"ci95", "ci95_truth", "without_bias", "approximate", "intervals_over"})
-"""Members that reports of earlier formats have by another method."""
-
-
-def _filled(old: Any, now: Any, names: frozenset[str], name: str = "") -> Any:
-    """Return what an earlier version reported, with members of these names, and the users that it did not report, as
-    now."""
-    if name in names:
-        return now
-    if isinstance(old, dict) and isinstance(now, dict):
-        return {**now, **{each: _filled(value, now.get(each), names, each) for each, value in old.items()}}
-    if isinstance(old, list) and isinstance(now, list) and len(old) == len(now):
-        return [_filled(*both, names) for both in zip(old, now, strict=True)]
-    return now if old is None and name == "users" else old
-
-
-def _figures(of: Report) -> Report:
-    """Return a report without what is text alone."""
-    units = {name: structs.replace(unit, definition="") for name, unit in of.metric_units.items()}
-    return structs.replace(of, title="", metric_units=units, sections=())
-
-
-def _report_unlike(content: bytes, made: Report) -> str | None:
-    """Return how a report differs, except for the last digits on another machine; None if it does not."""
-    try:
-        found = orjson.loads(content)
-    except ValueError:
-        return "is not JSON" if content else "is missing"
-    if orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n" != content:
-        return "was changed since it was written"
-    try:
-        saved = reports.read(content)
-    except BadInput:
-        return "is no report"
-    old, now = (orjson.loads(reports.encoded(_figures(of))) for of in (saved, made))
-    if found["format"] < reports.FORMAT:
-        old = {**_filled(old, now, ADDED | INTERVALS), "run": old["run"]}
-    name = unlike(old, now)
-    return None if name is None else f"differs in {name}"

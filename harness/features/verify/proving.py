@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks.records import ODD_SHAPE
 from harness.config.plan import sampling_again
 from harness.engine.files import index_file
-from harness.errors import BadInput, InUse, MachineError
+from harness.errors import BadInput, InUse
 from harness.feature import Foreign
 from harness.features.plays.replies import Beat
-from harness.features.verify import checksums, proof, replayed
+from harness.features.verify import checksums, proof
 from harness.model import JSON
 from harness.store.lock import RunLock, held
 from harness.store.manifest import Selection, load
 from harness.store.tasks import TaskIndex
 from harness.ui import streams
-
-NOT_WRITABLE = "cannot be written"
-READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool) -> JSON:
@@ -45,11 +42,7 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
         if manifest is None:
             raise BadInput(f"{run.files.manifest} no longer exists")
         now = replace(run, manifest=manifest)
-        if tasks is not None:
-            made = _whole(now, tasks, folder, results, beat)
-        else:
-            records, findings = checksums.without_tasks(now, beat)
-            made = {"users": None, "records": records, "findings": findings, "notes": [checksums.ALONE]}
+        made = _whole(now, tasks, folder, results, beat) if tasks else checksums.without_tasks(now, beat)
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
@@ -67,17 +60,36 @@ def imported(of: Foreign) -> JSON:
 def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
     manifest = run.manifest
     try:
-        benchmark, unplayed = replayed.benchmark_of(run, folder)
+        benchmark, unplayed = _benchmark_of(run, folder)
     except ODD_SHAPE as error:
         raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
     opened = _index(benchmark, run.files.subset, tasks, results, manifest.selection)
     with closing(opened) as index, asyncio.Runner() as loop:
-        player = replayed.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        player = proof.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
         check = proof.Check(run, benchmark, index, player, beat)
         findings = list(check.findings())
     users, records = index.users(check.expected), index.users(check.done)
     notes = [*filter(None, [unplayed]), *check.notes]
     return {"users": users, "records": records, "findings": findings, "notes": notes}
+
+
+def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | None]:
+    """Return the benchmark of a run, and why its records cannot be replayed from the saved responses, if so."""
+    was, why = run.manifest.identity, None
+    if run.has_code and not run.trust:
+        why = "playing them again would run the run's own code (--trust)"
+    elif any(path != run.files.folder / name for name, path in checksums.kept(run).items()):
+        why = "its prompt is not in the folder"
+    made = run.as_it_was(folder, play=why is None)
+    if why is None:
+        now = {name: hashlib.sha256(data).hexdigest() for name, data in kept_files(made).items()}
+        if was.get("prompt_version") != made.version or was["files"] != now:
+            why = "its prompt has changed"
+        elif run.manifest.provenance.get("parser_version") != made.about.parser_version:
+            why = "the parser has changed"
+        elif run.manifest.provenance.get("allowed"):
+            why = "it was resumed with other settings"
+    return made, why and f"records were compared with the saved responses by their counts alone: {why}"
 
 
 @contextmanager
@@ -87,45 +99,27 @@ def _locked(run: SavedRun | Foreign) -> Iterator[Beat]:
     A folder that is read-only, another user's or a link is read without a lock, with a message. Raise `InUse` if
     another process holds it.
     """
-    lock, why = None, _untouchable(run.files.folder)
-    try:
-        lock = None if why else RunLock(run.files.lock, time.time)
-    except MachineError as error:
-        if not _is_read_only(error):
-            raise
-        why = NOT_WRITABLE
-    if lock is None:
-        if held(run.files.lock, time.time):
-            raise InUse(f"{run.files.folder} is in use by another process: wait for it, or end it and try again")
-        streams.tell(f"{run.name}, {run.files.subset}: read without a lock: the folder {why}")
-        yield lambda: None
+    if _is_writable(run.files.folder):
+        lock = RunLock(run.files.lock, time.time)
+        try:
+            yield lock.beat
+        finally:
+            lock.release()
         return
-    try:
-        yield lock.beat
-    finally:
-        lock.release()
+    if held(run.files.lock, time.time):
+        raise InUse(f"{run.files.folder} is in use by another process: wait for it, or end it and try again")
+    why = "the folder is a link, another user's, or cannot be written"
+    streams.tell(f"{run.name}, {run.files.subset}: read without a lock: {why}")
+    yield lambda: None
 
 
-def _untouchable(folder: Path) -> str:
-    """Return why nothing is written into a folder, in words; empty for this user's own."""
-    if folder.is_symlink():
-        return "is a symbolic link"
-    if folder.stat().st_uid != os.geteuid():
-        return "is another user's"
-    return "" if os.access(folder, os.W_OK) else NOT_WRITABLE
+def _is_writable(folder: Path) -> bool:
+    """Return whether a folder is this user's own, no link to another one, and can be written."""
+    return not folder.is_symlink() and folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK)
 
 
 def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection) -> TaskIndex:
-    """Return the index of the tasks, kept under the results folder if that is this user's and writable."""
-    try:
-        if not any(map(_untouchable, (results.resolve(), *results.glob(".index")))):
-            return index_file(benchmark, subset, tasks, results, selection)
-    except MachineError as error:
-        if not _is_read_only(error):
-            raise
-    with tempfile.TemporaryDirectory() as elsewhere:
-        return index_file(benchmark, subset, tasks, Path(elsewhere), selection)
-
-
-def _is_read_only(error: MachineError) -> bool:
-    return isinstance(error.__cause__, OSError) and error.__cause__.errno in READ_ONLY
+    """Return the index of the tasks, kept under the results folder if that can be written."""
+    with TemporaryDirectory() as elsewhere:
+        is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
+        return index_file(benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection)

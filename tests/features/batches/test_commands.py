@@ -128,7 +128,7 @@ def interrupted(results: Path, url: str) -> RunFiles:
 @pytest.mark.parametrize(("word", "batched"), [((), True), (("--no-batch",), False)])
 def test_resume_goes_on_as_the_manifest_says(tmp_path: Path, word: tuple[str, ...], batched: bool) -> None:
     """By the member of `tuning` that earlier versions wrote, and without a journal."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     with served(Options()) as endpoint:
         files = interrupted(tmp_path, endpoint.url)
@@ -145,7 +145,7 @@ def test_run_with_a_batch_at_the_provider_goes_on_without_it_only_if_that_is_all
     tmp_path: Path, word: tuple[str, ...], code: int
 ) -> None:
     """The same command again, without `--batch`, would pay twice."""
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     with served(Options()) as endpoint:
         files = interrupted(tmp_path, endpoint.url)
@@ -163,7 +163,7 @@ def test_batches_are_refused_with_what_sends_in_another_way(tmp_path: Path, more
 
 
 def test_status_and_restart_know_the_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from harness.features.serve.app import Options
+    from tests.support.endpoint_double.app import Options
 
     with served(Options()) as endpoint:
         words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path), "--api-url", endpoint.url)

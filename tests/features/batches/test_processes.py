@@ -18,13 +18,13 @@ import pytest
 from bench.processes import HARNESS, synthesise
 from harness.cli import main
 from harness.features.batches.journal import NAME, submissions
-from harness.features.serve.app import Options
-from harness.features.serve.faults import FaultPlan
 from harness.store.manifest import load
 from harness.store.run import runs
 from tests.features.batches.dying import DIES_AFTER
 from tests.support import ROOT
 from tests.support.embedded import Served, served
+from tests.support.endpoint_double.app import Options
+from tests.support.endpoint_double.faults import FaultPlan
 from tests.support.scripted import PromptHandler, listening
 
 pytestmark = pytest.mark.slow

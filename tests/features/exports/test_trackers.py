@@ -1,4 +1,4 @@
-"""`run --track` and `export --format wandb`, `mlflow`: a tracker has a run's identity, figures and files, once."""
+"""`export --format wandb`, `mlflow`: a tracker has a run's identity, figures and files, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from harness.analysis.saved_runs import SavedRun
-from harness.cli import INTERRUPTED, main
+from harness.cli import main
 from harness.features.exports import TRACKERS, trackers
 from harness.features.python.interface import load_run
 from harness.store.manifest import Manifest
@@ -250,110 +250,69 @@ def test_run_without_report_is_not_sent(name: str, library: Library, finished: P
     assert not library.entries
 
 
-# During a run
+# After a run
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Any]:
-    """A function that executes a command on six users of a server, which may `refuse` one user or, after eight
-    replies, all; and that server."""
+    """A function that executes a command on six users of a server, which may `refuse` one user; and that server."""
     write_tasks(tmp_path / "tasks", 6)
     one = orjson.loads((tmp_path / "tasks" / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[3])["username"]
     refused: set[str] = set()
 
     def script(body: dict[str, Any]) -> tuple[int, bytes]:
-        if "rest" in refused and len(server.bodies) > 8:
-            return 401, b'{"error": {"message": "bad key"}}'
-        if "one" in refused and one in body["messages"][-1]["content"]:
+        if refused and one in body["messages"][-1]["content"]:
             return 400, b'{"error": {"message": "this one I do not take", "code": "odd"}}'
         return baseline(body)
 
     with serving(script) as server:
 
-        def called(command: str, *words: str, code: int = 0, refuse: str = "") -> Path:
+        def called(command: str, *options: str, code: int = 0, refuse: bool = False) -> Path:
             refused.clear()
-            refused.add(refuse)
+            refused.update(["one"] if refuse else [])
             folders = ("--tasks-dir", str(tmp_path / "tasks"), "--results-dir", str(tmp_path / "out"))
             which = ("--model", "m", "--api-url", server.url, "--platform", "weibo") if command == "run" else ()
-            assert main([command, *which, *folders, "--no-html", *words]) == code
+            assert main([command, *which, *folders, "--no-html", *options]) == code
             return tmp_path / "out" / "m"
 
         yield SimpleNamespace(execute=called, server=server)
 
 
-def test_resume_goes_on_with_the_entry_of_the_run(name: str, library: Library, endpoint: Any) -> None:
+def test_resumed_run_goes_on_with_its_entry(name: str, library: Library, endpoint: Any) -> None:
     """First with its failed users as coverage below the whole, then complete: one entry, its last figures."""
-    endpoint.execute("run", "--track", name, refuse="one", code=1)
+    folder = endpoint.execute("run", refuse=True, code=1)
+    export(folder.parent, "--format", name)
     kept = only(library)
     state = kept.facts.get("state") or kept.config.get("state")
     assert (state, kept.figures["coverage/complete"]) == ("incomplete", 0.0) and kept.figures["coverage/failed_users"]
-    folder = endpoint.execute("resume", "--track", name)
+    endpoint.execute("resume")
+    export(folder.parent, "--format", name)
     kept = only(library)
     state = kept.facts.get("state") or kept.config.get("state")
     assert (state, kept.figures["coverage/complete"], kept.figures["coverage/failed_users"]) == ("complete", 1.0, 0.0)
     assert kept.times == 2 and kept.files["run_weibo.json"] == (folder / "run_weibo.json").read_bytes()
 
 
-def test_stopped_run_is_not_sent_before_its_end(name: str, library: Library, endpoint: Any, capsys: Streams) -> None:
-    """The command that resumes it has the tracker."""
-    folder = endpoint.execute("run", "--track", name, "--concurrency", "1", refuse="rest", code=3)
-    assert load_run(folder).report.coverage.scored_users and not library.entries
-    assert f"--track {name}" in capsys.readouterr().out
-
-
-def test_tracker_that_fails_changes_nothing_of_a_run(
-    name: str, library: Library, endpoint: Any, capsys: Streams
-) -> None:
-    """Exit code and files are those of a run without it; one warning for all runs names the command that sends them
-    later, without the password in an address; after the first failure nothing is tried, since each may take minutes."""
+def test_tracker_that_fails_shows_no_password(name: str, library: Library, finished: Path, capsys: Streams) -> None:
+    """One line and exit code 3; the same command sends the run once the tracker is back."""
     library.error = OSError("no route to\nhttps://me:p@ss:word@tracker.example/api")
-    folder = endpoint.execute("run", "--model", "n", "--track", name)
+    export(finished, "--format", name, code=3)
     [line] = capsys.readouterr().err.splitlines()
-    assert library.failed == 1 and "https://tracker.example/api" in line
-    assert {saved(folder.with_name(one)).manifest.state for one in ("m", "n")} == {"complete"}
-    command = line.partition("later: harness ")[2].split()
-    assert main(command) == 3
+    assert "https://tracker.example/api" in line
     library.error = None
-    assert main(command) == 0
-    assert [kept.figures["coverage/complete"] for kept in library.entries.values()] == [1.0, 1.0]
-
-
-def test_interrupt_while_a_run_is_sent_shows_how_to_send_it(
-    name: str, library: Library, endpoint: Any, capsys: Streams
-) -> None:
-    """The command ends as any that is interrupted; the run is complete."""
-    library.error = KeyboardInterrupt()
-    folder = endpoint.execute("run", "--track", name, code=INTERRUPTED)
-    line = capsys.readouterr().err.splitlines()[0]
-    assert saved(folder).manifest.state == "complete" and not library.entries
-    library.error = None
-    assert main(line.partition("later: harness ")[2].split()) == 0
+    export(finished, "--format", name)
     assert only(library).figures["coverage/complete"] == 1.0
 
 
 @pytest.mark.parametrize("found", [None, ModuleType("folder")], ids=["none", "folder"])
-@pytest.mark.parametrize("command", ["run", "resume", "export"])
-def test_missing_library_is_refused_before_anything_is_sent(
-    command: str,
-    found: ModuleType | None,
-    name: str,
-    endpoint: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Streams,
+def test_missing_library_is_refused(
+    found: ModuleType | None, name: str, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: Streams
 ) -> None:
-    """One sentence says what to install; no request is made. A folder of its name here is no library."""
-    if command != "run":
-        endpoint.execute("run", refuse="one", code=1)
-    endpoint.server.bodies.clear()
-    capsys.readouterr()
+    """One sentence says what to install. A folder of its name here is no library."""
     monkeypatch.setitem(sys.modules, name, found)  # type: ignore[arg-type]
-    if command == "export":
-        export(tmp_path / "out", "--format", name, code=2)
-    else:
-        endpoint.execute(command, "--track", name, code=2)
-    err = capsys.readouterr().err.splitlines()
-    assert not endpoint.server.bodies and len(err) == 1
+    export(finished, "--format", name, code=2)
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"behavior-harness[{name}]" in line
 
 
 def test_no_key_reaches_a_tracker(
@@ -365,7 +324,8 @@ def test_no_key_reaches_a_tracker(
         monkeypatch.setenv(variable, own)
     monkeypatch.setenv("LLM_API_KEY", KEY)
     header = "header-0123456789abcdef"
-    folder = endpoint.execute("run", "--track", name, "--extra-header", f"X-Relay: {header}")
+    folder = endpoint.execute("run", "--extra-header", f"X-Relay: {header}")
+    export(folder.parent, "--format", name)
     assert endpoint.server.keys[0] == f"Bearer {KEY}"
     kept, made = only(library), trackers.entry(saved(folder))
     shown = repr((kept.config, kept.facts, made, capsys.readouterr())).encode() + b"".join(kept.files.values())
@@ -388,6 +348,7 @@ def real(name: str, folder: Path, *words: str, **variables: str) -> str:
 
 
 TRACKED = ("-m", "harness", *DEMO, "--api-key", KEY)
+EXPORTED = ("-m", "harness", "export", "--format")
 
 READ_WANDB = '''
 import json, struct, sys
@@ -428,7 +389,8 @@ def test_wandb_has_the_run_in_its_offline_files(tmp_path: Path) -> None:
     """Its identifier is the run's, to go on with; configuration and figures to the last digit, the bytes of all files;
     the command line, which has a key in it, in none of its files."""
     variables = {"WANDB_MODE": "offline", "WANDB_DATA_DIR": str(tmp_path / "data")}
-    real("wandb", tmp_path, *TRACKED, "--track", "wandb", **variables)
+    real("wandb", tmp_path, *TRACKED, **variables)
+    real("wandb", tmp_path, *EXPORTED, "wandb", **variables)
     found = json.loads(real("wandb", tmp_path, "-c", READ_WANDB))
     made = trackers.entry(saved(tmp_path / "results" / "recency"))
     assert (found["id"], found["resume"], found["name"]) == (made.id, True, "recency, weibo")
@@ -461,8 +423,9 @@ def test_client_of_mlflow_finds_the_run_once(tmp_path: Path) -> None:
     """In the experiment that its variable names: parameters, tags, figures to the last digit, the bytes of all files.
     Sent again it is the same entry, and no figure has a second value."""
     variables = {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/m.db", "MLFLOW_EXPERIMENT_NAME": "实验"}
-    real("mlflow", tmp_path, *TRACKED, "--track", "mlflow", **variables)
-    real("mlflow", tmp_path, "-m", "harness", "export", "--format", "mlflow", **variables)
+    real("mlflow", tmp_path, *TRACKED, **variables)
+    for _ in range(2):
+        real("mlflow", tmp_path, *EXPORTED, "mlflow", **variables)
     [found] = json.loads(real("mlflow", tmp_path, "-c", READ_MLFLOW, **variables))
     status, params, tags, metrics, files, history = found
     made = trackers.entry(saved(tmp_path / "results" / "recency"))

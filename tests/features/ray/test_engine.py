@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,14 +52,3 @@ def test_options_of_workers_need_their_engine() -> None:
         assert chosen("--engine", "ray", *words)
     [one] = chosen("--engine", "ray", "--turn", "20", "--workers", "3", "--ray-address", "auto")
     assert (one.turn, one.workers, one.address) == (0.02, 3, "auto")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="nothing is supervised elsewhere")
-def test_a_driver_of_ray_is_supervised_and_one_process_is_not() -> None:
-    """Ray ends the process itself once the raylet of its machine is gone."""
-    supervision = pytest.importorskip("harness.features.supervision.supervision")
-    for words, by_ray in ((["run", "--demo"], False), (["run", "--demo", "--engine", "ray"], True)):
-        found = parsed(words)
-        assert (supervision.threat(found.words, found.args) is not None) is by_ray
-    found = parsed(["resume", "--engine", "ray"])
-    assert supervision.threat(found.words, found.args)

@@ -395,26 +395,25 @@ def test_rate_holds_over_all_workers(play: Commands, wanted: Wanted, raylets: Ra
 
 
 BLOCKED = """
-import os
 import agentsociety_benchmark.benchmarks as benchmarks
 class Own(benchmarks.DailyMobilityAgent):
     async def forward(self):
         while self.id % 12 == 1:
             pass
         if self.id % 12 == 2:
-            os._exit(0)
+            raise SystemExit(0)
 """
 ENDED = """
-import ctypes
+import os
 import agentsociety_benchmark.benchmarks as benchmarks
 class Own(benchmarks.DailyMobilityAgent):
     async def forward(self):
-        ctypes.CDLL(None)._exit(0)
+        os._exit(0)
 """
 
 
 def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
-    """An endless loop in some residents, an end of the process in others: they fail, and the rest go on, as in one
+    """An endless loop in some residents, `SystemExit` in others: they fail, and the rest go on, as in one
     process."""
     (tmp_path / "agent.py").write_text(BLOCKED)
     blocked = Kind((*DAYS.words, "--agent", str(tmp_path / "agent.py")), DAYS.subset, DAYS.model)
@@ -424,11 +423,11 @@ def test_agent_that_blocks_is_broken_off_in_its_worker(play: Commands, raylets: 
     kept = [sorted(blocked.results(tmp_path / name).splitlines()) for name in ("local", "ray")]
     failures = tmp_path / "ray" / "failures_beijing.jsonl"
     assert kept[0] == kept[1] != []
-    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked", "agent_process"}
+    assert {orjson.loads(line.text)["kind"] for line in sound_lines(failures)} == {"agent_blocked", "agent_error"}
 
 
 def test_agent_that_ends_its_workers_is_named(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
-    """Where nothing refuses it: the run stops, as with any workers that are lost."""
+    """The run stops, as with any workers that are lost."""
     (tmp_path / "ends.py").write_text(ENDED)
     ended = Kind((*DAYS.words, "--agent", str(tmp_path / "ends.py")), DAYS.subset, DAYS.model)
     hurried = (*HURRIED, "crew.LOSSES_MOST=1", "--")

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import anyio
 import orjson
 import pytest
 
 from harness.engine import finish
-from harness.errors import TransportFault
 from harness.features.ray import scoring
 from tests.commands.test_commands import RESULTS
 from tests.features.ray.conftest import Place
-from tests.features.ray.workers import Shared, crew_of, importable
-from tests.support import virtual
-from tests.support.chain_runs import Run
-from tests.support.chains import Endpoint
 from tests.support.plugins import Commands
 from tests.support.scripted import baseline, serving
 
@@ -66,24 +57,3 @@ def test_workers_go_on_with_replies_of_another_run_that_they_did_not_receive(tmp
         assert case.run("second", "--limit", "2", "--reuse", "first", *on_workers) == 0
     assert len(server.bodies) == whole - saved
     assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "whole" / RESULTS).read_bytes()
-
-
-def test_spans_are_the_same_on_workers(tmp_path: Path) -> None:
-    """The process that settles requests makes them, whoever sends."""
-    of = pytest.importorskip("tests.features.spans.test_spans")
-
-    async def on_workers(spans: Any, run: Run, endpoint: Endpoint) -> None:
-        async with crew_of(run, endpoint) as (crew, _):
-            with anyio.fail_after(3600):
-                await spans.play(run, endpoint, crew=crew, sleep=anyio.sleep)
-
-    def found(name: str, play: Callable[..., Any]) -> Counter[str]:
-        (tmp_path / name).mkdir()
-        spans, run = of.Spans(), Run(tmp_path / name, of.FEW, benchmark=importable(Shared))
-        virtual.run(lambda: play(spans, run, of.failing(TransportFault("http_503", "later"))))
-        return Counter(
-            str((span.name, of.values(span) | {"harness.reply_seconds": 0}, [event.name for event in span.events]))
-            for span in spans.all
-        )
-
-    assert found("here", of.Spans.play) == found("workers", on_workers)

@@ -599,7 +599,7 @@ def test_cancelled_request_no_longer_counts() -> None:
 @pytest.mark.anyio
 async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
     """Two endpoints over loopback, one closed with requests in flight: each of these is settled by the other."""
-    from harness.features.serve.app import Options, start
+    from tests.support.endpoint_double.app import Options, start
 
     told: list[str] = []
     first, second = await start(Options(latency=0.005)), await start(Options(latency=0.01))

@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from harness.errors import BadInput
-from harness.features.serve import imitate
-from harness.features.serve.app import Embedded, Options
-from harness.features.serve.faults import PASSING, REFUSALS, FaultPlan
-from harness.features.serve.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
 from tests.support.embedded import session_with
+from tests.support.endpoint_double import imitate
+from tests.support.endpoint_double.app import Embedded, Options
+from tests.support.endpoint_double.faults import PASSING, REFUSALS, FaultPlan
+from tests.support.endpoint_double.imitate import FIXED, NO_SUCH_MODEL, THOUGHTS, Imitation
 from tests.support.scripted import answer
 
 PROMPT = '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选，以 JSON 回答'

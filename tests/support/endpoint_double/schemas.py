@@ -1,6 +1,6 @@
 """JSON schemas of requests: which ones OpenAI refuses.
 
-Source: https://platform.openai.com/docs/guides/structured-outputs, supported schemas; docs/features/serve.md.
+Source: https://platform.openai.com/docs/guides/structured-outputs, supported schemas.
 """
 
 from __future__ import annotations

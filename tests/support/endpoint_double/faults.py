@@ -1,4 +1,4 @@
-"""What the embedded endpoint can do wrong on purpose, and when (docs/features/serve.md).
+"""What the embedded endpoint can do wrong on purpose, and when.
 
 Transport faults keep a whole reply from arriving. They are drawn again at each try of a body, as are faults in the
 middle of a stream and the passing refusals of an imitated provider (too many requests, overloaded). Content faults make

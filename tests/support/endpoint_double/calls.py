@@ -1,6 +1,6 @@
 """Requests for chat completions: what OpenAI's API takes, its errors for all else, and where an answer is cut.
 
-Source: docs/features/serve.md, and https://platform.openai.com/docs/api-reference/chat/create
+Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from harness.endpoint import baselines
-from harness.features.serve import schemas
-from harness.features.serve.faults import Choice, error_body
+from tests.support.endpoint_double import schemas
+from tests.support.endpoint_double.faults import Choice, error_body
 
 T = TypeVar("T")
 List = Annotated[list[T], Meta(min_length=1)]

@@ -8,8 +8,8 @@ import struct
 
 from aiohttp import web
 
-from harness.features.serve import stream
-from harness.features.serve.faults import HttpReply
+from tests.support.endpoint_double import stream
+from tests.support.endpoint_double.faults import HttpReply
 
 JSON = {"Content-Type": "application/json"}
 

@@ -1,4 +1,4 @@
-"""The Batch API of the embedded endpoint: files, and batches that answer them line by line (docs/features/serve.md).
+"""The Batch API of the embedded endpoint: files, and batches that answer them line by line.
 
 All is in memory, for as long as the endpoint lives. Each line is answered as the same request would be at once; its
 errors are in the error file. Faults of the group `batch` are drawn for each step of the protocol by itself.
@@ -19,9 +19,9 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
-from harness.features.serve import calls, faults, wire
-from harness.features.serve.faults import FaultPlan, HttpReply
 from harness.model import JSON
+from tests.support.endpoint_double import calls, faults, wire
+from tests.support.endpoint_double.faults import FaultPlan, HttpReply
 
 T = TypeVar("T")
 CALLED = "/v1/chat/completions"

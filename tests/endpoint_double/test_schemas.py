@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from harness.benchmarks.parsing import strict_object
-from harness.features.serve.app import Options
-from harness.features.serve.schemas import complaint
-from tests.features.serve.test_imitations import post
+from tests.endpoint_double.test_imitations import post
 from tests.support.embedded import session_with
+from tests.support.endpoint_double.app import Options
+from tests.support.endpoint_double.schemas import complaint
 
 TEXT = {"type": "string"}
 TAGS = strict_object(tags={"type": "array", "items": {**TEXT, "enum": ["猫", "狗"]}, "minItems": 2, "maxItems": 2})

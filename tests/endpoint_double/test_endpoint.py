@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -18,18 +17,17 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark
-from harness.commands import parser
+from harness.benchmarks import registry
 from harness.endpoint.address import Address
 from harness.endpoint.baselines import Baselines
 from harness.endpoint.client import Client
-from harness.errors import BadInput, MachineError
-from harness.features.serve import command as serve
-from harness.features.serve import faults
-from harness.features.serve.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
-from harness.features.serve.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
-from harness.features.serve.stream import pauses, pieces, slices
-from tests.support import malformed
+from harness.errors import BadInput
+from tests.support import ROOT, malformed
 from tests.support.embedded import session_with
+from tests.support.endpoint_double import faults
+from tests.support.endpoint_double.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
+from tests.support.endpoint_double.faults import CONTENT, STREAM, TRANSPORT, FaultPlan, expand
+from tests.support.endpoint_double.stream import pauses, pieces, slices
 from tests.support.plugins import FLOOR, STARS
 from tests.support.scripted import answer
 
@@ -497,7 +495,7 @@ async def test_port_can_be_taken_again_after_close_and_not_while_taken() -> None
     """A given port is free once closed; while it is taken the error names it."""
     first = await start(Options())
     port = int(first.url.rpartition(":")[2].removesuffix("/v1"))
-    with pytest.raises(MachineError, match=f"port {port}: another program has it"):
+    with pytest.raises(OSError, match="in use"):
         await start(Options(), port=port)
     await first.close()
     second = await start(Options(), port=port)
@@ -703,89 +701,16 @@ async def test_requests_with_the_key_are_answered() -> None:
         assert (await stats(endpoint, session))["foreign_keys"] == 0
 
 
-# The command
-
-
-def parsed(*arguments: str) -> serve.Options:
-    args: serve.Options = parser.parsed(["serve", *arguments]).args
-    return args
-
-
-def test_arguments_become_options() -> None:
-    """A fault rate without kinds means transport faults; the seed goes to everything that draws."""
-    assert serve.served(parsed()) == Options()
-    assert serve.served(parsed("--fault-rate", "0.3", "--seed", "4")) == Options(
-        faults=FaultPlan(0.3, TRANSPORT, 4), seed=4
-    )
-    wanted = serve.served(parsed("--fault-rate", "0.1", "--faults", "429, content", "--max-concurrency", "8"))
-    assert wanted == Options(faults=FaultPlan(0.1, ("429", *CONTENT)), max_concurrency=8)
-
-
-def test_key_and_provider_become_options(tmp_path: Path) -> None:
-    """The key is what the file holds, without the line end."""
-    file = tmp_path / "key"
-    file.write_text("sk-test-own\n", encoding="utf-8")
-    wanted = serve.served(parsed("--imitate", "vllm", "--api-key-file", str(file)))
-    assert wanted == Options(imitate="vllm", key="sk-test-own")
+# The process
 
 
 @pytest.mark.anyio
-async def test_baselines_of_a_named_benchmark_are_served_too() -> None:
+async def test_baselines_of_a_benchmark_are_served_too() -> None:
     """Next to those that ship."""
-    endpoint = await start(serve.served(parsed(str(STARS))))
-    async with aiohttp.ClientSession() as session:
+    async with session_with(Options(baselines=registry.served(registry.find(str(STARS))))) as (endpoint, session):
         status, reply, _ = await post(endpoint, session, chat(model=FLOOR))
         assert status == 200 and orjson.loads(reply)["model"] == FLOOR
         assert (await post(endpoint, session, chat()))[0] == 200
-    await endpoint.close()
-
-
-@pytest.mark.parametrize("content", [None, "", "钥匙", "sk-test-a\nsk-test-b"])
-def test_file_without_a_key_is_refused(tmp_path: Path, content: str | None) -> None:
-    """A file that is not there, is empty, or holds what no header can carry."""
-    file = tmp_path / "key"
-    if content is not None:
-        file.write_text(content, encoding="utf-8")
-    with pytest.raises(BadInput, match="key"):
-        serve.served(parsed("--api-key-file", str(file)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--imitate", "nobody"], "known are openai"),
-        (["--fault-rate", "0.1", "--faults", "quota"], "--imitate"),
-        (["--imitate", "vllm", "--fault-rate", "0.1", "--faults", "quota"], "vllm has context_length, unknown_model"),
-        (["--fault-rate", "0.1", "--faults", "quota"], "--imitate"),
-    ],
-)
-def test_provider_that_cannot_be_imitated_so_is_refused(arguments: list[str], said: str) -> None:
-    """An unknown one, its errors without it, and errors that it does not have."""
-    with pytest.raises(BadInput, match=said):
-        serve.served(parsed(*arguments))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--faults", "500"], "--fault-rate"),
-        (["--fault-rate", "2"], "fraction"),
-        (["--fault-rate", "0.1", "--faults", "fire"], "unknown fault"),
-        (["--port", "70000"], "--port"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_anything_listens(arguments: list[str], said: str) -> None:
-    """One sentence, naming what to change."""
-    with pytest.raises(BadInput, match=said):
-        serve.execute(parsed(*arguments))
-
-
-def test_taken_port_is_this_machines_error() -> None:
-    """The command ends with the port's name where another program listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(MachineError, match=f"port {port}"):
-            serve.execute(parsed("--port", str(port)))
 
 
 def posted(path: str, headers: str, body: bytes) -> bytes:
@@ -838,10 +763,10 @@ async def answered(port: int, data: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_command_prints_its_url_and_serves_until_a_signal(stop: signal.Signals) -> None:
+def test_process_prints_its_url_and_serves_until_a_signal(stop: signal.Signals) -> None:
     """The one line says where it listens; a signal ends it with exit code 0, quietly."""
-    command = [sys.executable, "-m", "harness", "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.support.endpoint_double", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("listening on http://127.0.0.1:") and line.endswith("/v1\n")

@@ -3,13 +3,11 @@
 The reply to a body is the same bytes each time, and a stream has the content of the whole reply. Token counts are an
 approximation: half the number of characters, rounded down. Memory: a 16-byte digest and a count for each distinct body
 that was accepted; all else is counts of a fixed number.
-Source: docs/features/serve.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
 import time
@@ -28,11 +26,11 @@ from aiohttp.typedefs import Handler
 
 from harness.benchmarks import registry
 from harness.endpoint.baselines import completion_tokens, tokens
-from harness.errors import BadInput, MachineError
-from harness.features.serve import calls, faults, imitate, stream, wire
-from harness.features.serve.batches import Batches
-from harness.features.serve.faults import Choice, FaultPlan, HttpReply
+from harness.errors import BadInput
 from harness.model import Baseline
+from tests.support.endpoint_double import calls, faults, imitate, stream, wire
+from tests.support.endpoint_double.batches import Batches
+from tests.support.endpoint_double.faults import Choice, FaultPlan, HttpReply
 
 BODY_LIMIT = 64 * 1024 * 1024
 """Bytes of a request's body."""
@@ -96,7 +94,7 @@ class Embedded:
 
 
 async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Embedded:
-    """Listen in the running event loop; port 0 takes a free one. Raise `MachineError` if the port cannot be used."""
+    """Listen in the running event loop; port 0 takes a free one. Raise `OSError` if the port cannot be used."""
     endpoint = _Endpoint(options)
     app = web.Application(client_max_size=BODY_LIMIT, middlewares=[_errors_as_json])
     app.router.add_post("/v1/chat/completions", endpoint.chat)
@@ -107,20 +105,15 @@ async def start(options: Options, host: str = "127.0.0.1", port: int = 0) -> Emb
     for method, path, handler in endpoint.batches.routes():
         app.router.add_route(method, path, endpoint.guarded(handler))
     app.on_shutdown.append(endpoint.batches.close)
-    log = logging.Logger("harness.features.serve")
+    log = logging.Logger("tests.support.endpoint_double")
     log.addFilter(_is_of_server)
     runner = web.AppRunner(app, access_log=None, logger=log, handler_cancellation=True, shutdown_timeout=_CLOSING)
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port, backlog=4096).start()
-    except OSError as error:
+    except OSError:
         await runner.cleanup()
-        why = (
-            "another program has it; give another --port"
-            if error.errno == errno.EADDRINUSE
-            else error.strerror or str(error)
-        )
-        raise MachineError(f"cannot listen on {host} port {port}: {why}") from None
+        raise
     bound = runner.addresses[0][1]
     return Embedded(f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1", runner)
 

@@ -1,6 +1,6 @@
 """A completion as a stream of server-sent events, in OpenAI's chunk format, cut from the whole reply.
 
-Source: docs/features/serve.md, and https://platform.openai.com/docs/api-reference/chat-streaming
+Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from harness.features.serve import faults
-from harness.features.serve.imitate import Imitation
+from tests.support.endpoint_double import faults
+from tests.support.endpoint_double.imitate import Imitation
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}

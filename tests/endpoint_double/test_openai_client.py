@@ -14,12 +14,12 @@ import orjson
 import pytest
 from yarl import URL
 
-from harness.features.serve import app, imitate
-from harness.features.serve.app import Embedded, Options
-from harness.features.serve.calls import OpenAICall
-from harness.features.serve.faults import FaultPlan
 from tests.support import ROOT
 from tests.support.embedded import served, session_with
+from tests.support.endpoint_double import app, imitate
+from tests.support.endpoint_double.app import Embedded, Options
+from tests.support.endpoint_double.calls import OpenAICall
+from tests.support.endpoint_double.faults import FaultPlan
 
 CLIENT = ROOT / ".bench/openai/bin/python"
 FILE = ROOT / "tests/data/openai_calls.jsonl"

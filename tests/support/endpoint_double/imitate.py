@@ -1,7 +1,7 @@
 """Replies, streams and errors in the shapes of one provider, as its data file has them: imitations/NAME.toml.
 
 Each file is written after public documentation and validated when read. JSON is text in it, since TOML has no null.
-With an imitation any model is answered, under the name that was requested. Source: docs/features/serve.md.
+With an imitation any model is answered, under the name that was requested.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from msgspec import Struct, field
 from harness.benchmarks import registry
 from harness.endpoint.baselines import tokens
 from harness.errors import BadInput
-from harness.features.serve import calls
-from harness.features.serve.faults import FAILED, REFUSALS, HttpReply
+from tests.support.endpoint_double import calls
+from tests.support.endpoint_double.faults import FAILED, REFUSALS, HttpReply
 
 FOLDER = Path(__file__).parent / "imitations"
 NAMES = ("openai", "deepseek", "dashscope", "siliconflow", "openrouter", "vllm", "sglang", "llamacpp")

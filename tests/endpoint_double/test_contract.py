@@ -1,7 +1,7 @@
 """The client's contract with each provider: every reply and every error body of its imitation means the right thing.
 
-The bodies are in harness/features/serve/imitations, after public documentation; whole and streamed replies are judged
-alike.
+The bodies are in tests/support/endpoint_double/imitations, after public documentation; whole and streamed replies are
+judged alike.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from harness.endpoint.client import Client
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.replies import Denied
 from harness.errors import EndpointStopped, HarnessError, Rejected, TransportFault
-from harness.features.serve import imitate
-from harness.features.serve.app import Options, start
-from harness.features.serve.faults import FaultPlan
 from harness.model import Completion
+from tests.support.endpoint_double import imitate
+from tests.support.endpoint_double.app import Options, start
+from tests.support.endpoint_double.faults import FaultPlan
 from tests.support.scripted import answer
 
 PLAIN = {

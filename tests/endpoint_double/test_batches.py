@@ -17,10 +17,10 @@ from harness.endpoint.client import Client
 from harness.errors import EndpointStopped, Rejected, TransportFault
 from harness.features.batches import api as batch_api
 from harness.features.batches.api import ENDED, Batch, BatchApi
-from harness.features.serve import batches
-from harness.features.serve.app import Options
-from harness.features.serve.faults import STEPS, FaultPlan
 from tests.support.embedded import session_with
+from tests.support.endpoint_double import batches
+from tests.support.endpoint_double.app import Options
+from tests.support.endpoint_double.faults import STEPS, FaultPlan
 
 pytestmark = pytest.mark.anyio
 
