@@ -99,7 +99,7 @@ def _cells(table: MetricTable, row: Row) -> tuple[Number | None, ...]:
         money_text(of.each),
         *(f"{total / of.users:.0f}" if of.users else "" for total in (into, out)),
         _share(of.total("cached_tokens"), of.total("prompt_tokens")),
-        _share(of.total("reasoning_tokens"), of.total("completion_tokens")),
+        _share(of.total("reasoning_tokens"), out),
     )
     return (score, *(Number(text) if text else None for text in texts))
 

@@ -273,6 +273,19 @@ def test_stats_have_the_bounds(bench: Bench) -> None:
     assert Fraction(found["low"]) == Fraction(found["amount"]) < bench.spent() <= Fraction(found["high"])
 
 
+def test_share_of_cached_tokens_is_that_of_reported_prompts(bench: Bench) -> None:
+    """Prompts without a usage, whose tokens are estimated, say nothing of it."""
+
+    def script(body: JSON, number: int) -> Act:
+        return Act((200, 80, 40), full(200, 80, 40) if draw(body) % 2 else None)
+
+    bench.account.script = script
+    assert bench.run(limit=6) == 0
+    assert bench.cost()["requests_without_usage"] > 0
+    assert bench.command("stats") == 0
+    assert "40.0 %" in bench.output
+
+
 @pytest.mark.slow
 def test_second_tries_are_within_the_bounds(bench: Bench) -> None:
     """`--hedge`: the try that loses may be billed."""
