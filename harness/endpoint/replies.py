@@ -95,7 +95,8 @@ def completion(body: bytes, content_type: str = "") -> Completion:
 
 def completion_of(data: dict[str, Any]) -> Completion:
     """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
-    data = without_envelope(data)
+    if not data.get("choices"):
+        data = without_envelope(data)
     choice = _choice(data.get("choices"))
     error = _error(choice, data)
     if choice is None or error is not None:
@@ -139,8 +140,6 @@ def completion_of(data: dict[str, Any]) -> Completion:
 def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
     """Return a reply with the members of the one in it, if a relay has put that into an object of its
     own."""
-    if data.get("choices"):
-        return data
     inner = (value for value in data.values() if type(value) is dict)
     return data | next((value for value in inner if type(value.get("choices")) is list), {})
 
