@@ -120,8 +120,10 @@ def checked_lines(path: Path) -> Iterator[tuple[Line, bool]]:
     for line in lines(path):
         if line.text:
             is_sound = sound(line.text)
-            is_any_sound |= is_sound
-            is_changed |= line.ended and (b"\0" not in line.text or line.text.startswith(UTF16))
+            if is_sound:
+                is_any_sound = True
+            elif line.ended and (b"\0" not in line.text or line.text.startswith(UTF16)):
+                is_changed = True
             yield line, is_sound
     if is_changed and not is_any_sound:
         raise BadInput(
