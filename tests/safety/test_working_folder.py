@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -173,6 +174,7 @@ def test_name_in_an_allowed_file_is_not_the_users_word_for_a_foreign_run(monkeyp
         server.script = baseline
         server.bodies.clear()
         Path(FILE).write_text('[resume]\nname = "theirs"\n', encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
         assert main(["trust"]) == 0
         assert main(["resume"]) == 2 and not server.bodies
         assert main(["resume", "--name", "theirs"]) == 0 and server.bodies

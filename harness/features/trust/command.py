@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import groupby
 from pathlib import Path
 
 from harness.benchmarks.files import input_file
 from harness.config import options, providers, user_files
 from harness.errors import BadInput, MachineError
-from harness.ui.streams import can_ask, show, tell
+from harness.ui.streams import show, tell
+from harness.ui.words import plural
 
 EXAMPLES = ("harness trust",)
+MANY_BLANKS = re.compile(r"\s{40,}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -31,20 +36,41 @@ def execute(args: Options) -> int:
 
 
 def _allow(path: Path) -> None:
-    """Show a file and record that it counts; on a terminal, once the user has agreed. Raise `BadInput`."""
+    """Show a file, and record that it counts once the user has agreed. Raise `BadInput`."""
     data = input_file(path, most=user_files.LARGEST)
     user_files.document(path, data)  # one that cannot be used is refused here, with its line
     digest = sha256(data).hexdigest()
     if user_files.digest_of(path, os.environ) == digest:
         tell(f"{path.absolute()} is allowed already")
         return
-    show(f"{path.absolute()}  (SHA-256 {digest})\n\n{data.decode('utf-8-sig').rstrip()}\n")
-    if can_ask():
-        tell(f"let {path} decide addresses, keys, files and code of commands in this folder? [y/N]")
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise BadInput(f"{path} stays ignored")
+    lines = data.decode("utf-8-sig").replace("\r\n", "\n").rstrip().split("\n")
+    show("\n".join([f"{path.absolute()}  (SHA-256 {digest})", "", *_numbered(lines), ""]))
+    what = f"{path} ({plural(len(lines), 'line')}, shown above)"
+    tell(f"let {what} decide addresses, keys, files and code of commands in this folder? [y/N]")
+    if _answer().strip().lower() not in ("y", "yes"):
+        raise BadInput(f"{path} stays ignored: no yes was read from stdin")
     record = _recorded(path, digest)
     tell(f"{path.absolute()} counts from now on, until it changes; delete {record} to take this back")
+
+
+def _numbered(lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines with their numbers. Blank ones, and blanks within a line, that could push others out of sight are
+    counted instead."""
+    for is_blank, group in groupby(enumerate(lines, 1), lambda line: not line[1].strip()):
+        members = list(group)
+        if is_blank and len(members) > 1:
+            yield f"     ({len(members)} blank lines)"
+            continue
+        for number, line in members:
+            yield f"{number:>4}  {MANY_BLANKS.sub(lambda found: f'({len(found[0])} blanks)', line)}"
+
+
+def _answer() -> str:
+    """Return a line of standard input, empty if it is closed."""
+    try:
+        return sys.stdin.readline(100) if sys.stdin else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def _recorded(path: Path, digest: str) -> Path:

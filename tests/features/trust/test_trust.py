@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import subprocess
 import sys
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +23,7 @@ def test_allowed_file_counts_until_it_changes_and_nowhere_else(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The record is of path and bytes: a changed file, a copy, a link and another user's record are not it."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\ny\n"))
     pytest.importorskip("harness.features.settings")
     text = 'rpm = 3\nresults-dir = "\x1b[2J结果"\n'.replace("\x1b", "\\u001b")
     Path(FILE).write_text(text.replace("\\u001b[2J", ""), encoding="utf-8")
@@ -59,12 +62,38 @@ def test_trust_refuses_what_no_command_could_use(capsys: pytest.CaptureFixture[s
     assert parsed(["resume"]).args.rpm is None
 
 
-def test_trust_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a yes records the file."""
+def test_only_a_yes_records_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal and from a pipe."""
     pytest.importorskip("harness.features.settings")
+    for stdin in (Terminal, io.StringIO):
+        Path(FILE).write_text(f"rpm = 3  # {stdin.__name__}\n", encoding="utf-8")
+        for answer, code, rpm in (("", 2, None), ("\n", 2, None), ("n\n", 2, None), ("y\n", 0, 3)):
+            monkeypatch.setattr(sys, "stdin", stdin(answer))
+            assert main(["trust"]) == code
+            assert parsed(["resume"]).args.rpm == rpm
+
+
+@pytest.mark.parametrize("stdin", ["<&-", "</dev/null"])
+def test_no_answer_is_no(stdin: str) -> None:
+    """As in a job, or in a script that has closed its input."""
     Path(FILE).write_text("rpm = 3\n", encoding="utf-8")
-    for answer, code, rpm in (("", 2, None), ("n", 2, None), ("y", 0, 3)):
-        monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
-        monkeypatch.setattr(sys, "stderr", Terminal())
-        assert main(["trust"]) == code
-        assert parsed(["resume"]).args.rpm == rpm
+    words = ["/bin/sh", "-c", f"exec {sys.executable} -m harness trust {stdin}"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2 and "stays ignored" in done.stderr
+    assert parsed(["resume"]).args.rpm is None
+
+
+@pytest.mark.parametrize("blanks", ["\n" * 3000, "\r\n" * 3000, " \t\n" * 3000, "#" + " " * 300_000 + "\n"])
+def test_nothing_of_a_file_is_pushed_out_of_sight(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], blanks: str
+) -> None:
+    """Blank lines and blanks are counted instead, control characters are escaped, and the question says how many lines
+    there are."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    text = f'api-url = "http://203.0.113.1/v1"  # \u202e\n{blanks}rpm = 3\n'
+    Path(FILE).write_bytes(text.encode())
+    assert main(["trust"]) == 2
+    out, err = capsys.readouterr()
+    assert len(out) < 600 and len(out.splitlines()) < 10
+    assert "203.0.113.1" in out and "rpm = 3" in out and "\\u202e" in out and "blank" in out
+    assert f"{text.count(chr(10))} lines" in err
