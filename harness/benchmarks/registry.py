@@ -63,7 +63,7 @@ KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
 RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"})
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
-TABLES = ("units", "prompts", "published", "summary", "costs")
+TABLES = ("units", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
 INSIDE: Mapping[str, str] = {
     "remark": "about",

@@ -40,7 +40,7 @@ class Changes(Benchmark):
 def test_a_value_on_the_edge_of_two_bins_is_in_the_upper_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twenty bins from -1 to 1: tenths are edges, also where floats miss them, as 0.1 - 1 does; 1 is in the last."""
+    """Of twenty from -1 to 1: tenths are edges, also where floats miss them, as 0.1 - 1 does."""
     (tmp_path / "changes.py").write_text(PLUGIN)
     lines = [{"user_id": f"u{number:02}", "text": str(number)} for number in range(21)]
     (tmp_path / "shop.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))

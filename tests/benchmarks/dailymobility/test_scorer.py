@@ -357,7 +357,7 @@ def test_nothing_is_said_of_the_spread_of_less_than_two(records: list[Record]) -
 
 
 def test_residents_that_are_all_alike_have_no_interval() -> None:
-    """A model that gives everybody the same day has none, instead of one of no width; both sides' is approximate."""
+    """A model that gives everybody the same day: none, in place of one of no width; of both sides a rough one."""
     found = figures([home()] * 400)
     assert {of.interval for of in found.values()} == {None}
     assert all(of.with_truth[2] for of in found.values() if of.with_truth)

@@ -269,8 +269,8 @@ def test_csv_and_workbook_have_the_bounds_of_a_cost(
     seen = set()
     for model in PRICES:
         cost = report(results, model)["cost"]
-        ends = [cost[name] if cost[name] is not None else cost["amount"] for name in ("low", "high")]
-        if cost["low"] is cost["high"] is None:
+        ends = [cost.get(name) or cost["amount"] for name in ("low", "high")]
+        if cost.get("low") is cost.get("high") is None:
             assert bounds[model] == ("", "")
         else:
             seen.add(model)
