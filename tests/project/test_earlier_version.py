@@ -131,17 +131,6 @@ def test_agent_run_from_before_its_parameters_is_another_configuration_for_run(t
         assert len(orjson.loads((allowed / path.name).read_bytes())["provenance"]["allowed"]) == 1
 
 
-def test_report_of_the_earlier_version_must_fit_its_manifest(tmp_path: Path) -> None:
-    """A setting that the report does not mention, since it was not given, is found where the manifest has one now."""
-    with copied(tmp_path) as copy:
-        path = copy.results / "agent" / "run_beijing.json"
-        manifest = orjson.loads(path.read_bytes())
-        manifest["identity"]["sampling"]["max_tokens"] = 5
-        path.write_bytes(orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n")
-        code, shown = copy.command("verify --name agent --tasks-dir TASKS")[:2]
-        assert code == 1 and "eval_report_beijing.json" in str(shown)
-
-
 def test_commands_that_read_change_no_file_of_a_run(tmp_path: Path) -> None:
     """`status`, `verify`, `stats` and `compare` leave every file of an earlier version as it is."""
     with copied(tmp_path) as copy:
