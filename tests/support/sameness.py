@@ -83,8 +83,9 @@ def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = Non
 
 
 def without_intervals(name: str, content: bytes) -> bytes:
-    """Return a document without its 95 % intervals: format 2 of reports and before had others, by the bootstrap. Numbers
-    of a text have no plus: reports before format 4 had one before shares that may be below 0."""
+    """Return a document without its 95 % intervals: format 2 of reports and before had others, by the bootstrap.
+
+    Numbers of a text have no plus: reports before format 4 had one before shares that may be below 0."""
     if name.endswith(".jsonl") or "generated" in name:
         return content
     if name.endswith(".json"):
