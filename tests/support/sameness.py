@@ -83,7 +83,9 @@ def differences(name: str, old: bytes, new: bytes, renamed: Renamed | None = Non
 
 
 def without_intervals(name: str, content: bytes) -> bytes:
-    """Return a document without its 95 % intervals: format 2 of reports and before had others, by the bootstrap."""
+    """Return a document without its 95 % intervals: format 2 of reports and before had others, by the bootstrap.
+
+    Numbers of a text have no plus: reports before format 4 had one before shares that may be below 0."""
     if name.endswith(".jsonl") or "generated" in name:
         return content
     if name.endswith(".json"):
@@ -96,7 +98,8 @@ def without_intervals(name: str, content: bytes) -> bytes:
         writer.writeheader()
         writer.writerows(rows)
         return made.getvalue().encode()
-    text = re.sub(r"\[[-+]?[\d.]+,\s+[-+]?[\d.]+\]|too few", "[]", text)
+    text = re.sub(r"~?\[[-+]?[\d.]+,\s+[-+]?[\d.]+\]|too few", "[]", text)
+    text = re.sub(r"(?<![\w.])\+(?=\d)", "", text)
     return re.sub(r"(?m)^ *95 %(?:.+\n)+", "", text).encode()
 
 

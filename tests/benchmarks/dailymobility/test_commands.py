@@ -935,7 +935,7 @@ def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, t
 def test_the_bias_of_a_score_is_next_to_it_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That of the jackknife: what the score is off the one without bias, which the report has."""
     results = ["--results-dir", str(tmp_path)]
-    assert main(["run", "--model", "baseline/commuter", "--demo", "--platform", "beijing", "--no-html", *results]) == 0
+    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--demo", "--no-html", *results]) == 0
     assert re.search(r"Score \d+\.\d\d% \(bias -\d+\.\d\d points\)", capsys.readouterr().out)
     report = json.loads((tmp_path / "commuter" / "eval_report_beijing.json").read_bytes())
     bias, value = report["bias"]["Score"], report["metrics"]["Score"]["value"]

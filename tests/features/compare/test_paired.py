@@ -345,11 +345,12 @@ def unlike(rng: np.random.Generator, users: int) -> Pair:
 
 
 def test_a_ratio_of_runs_that_err_differently_is_rejected_in_5_of_100() -> None:
-    """Of 60 users and 300 data sets; a permutation of the plain difference rejects 19.5 in 100."""
+    """Of 60 users and 300 data sets; a permutation of the plain difference rejects some 20 in 100."""
     users, rejected = 60, {"plain": 0, "studentised": 0}
+    drawn = np.random.default_rng(3)
     for seed in range(300):
-        pair = unlike(np.random.default_rng([1, seed]), users)
-        rng, columns = np.random.default_rng([2, seed]), [np.arange(users)]
+        pair = unlike(drawn, users)
+        rng, columns = np.random.default_rng(seed), [np.arange(users)]
         swaps = swapped([pair], ratio, rng, 200, columns, users, studentised=True)
         assert swaps.variances is not None
         real, error = pair.difference(ratio)[0], variance(pair, np.zeros((1, users)), ratio)[0, 0] ** 0.5
