@@ -21,6 +21,7 @@ from harness.store.manifest import Manifest
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.TasksFolder, options.OneBenchmark):
+    examples = ("harness fetch", "harness fetch --revision main --tasks-dir /data/tasks")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
     revision: str | None = option(
         None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,9 +32,8 @@ def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: 
     """
     data_set, record = cls.task_files.data_set, load(folder)
     latest = record.last(data_set)
-    revision = revision or (latest.commit if latest else "main")
     api = HfApi(os.environ.get("HF_ENDPOINT") or None)
-    commit = str(api.dataset_info(data_set, revision=revision).sha)
+    commit = str(api.dataset_info(data_set, revision=revision or (latest.commit if latest else "main")).sha)
     listing = [*api.list_repo_tree(data_set, recursive=True, revision=commit, repo_type="dataset")]
     files = {
         cls.task_files.file_in(folder, name): _file_for(name, listing)
@@ -73,7 +71,7 @@ def _file_for(name: str, listing: Sequence[object]) -> RepoFile:
     """Return the file of a data set that is meant by a name below the tasks folder: the one whose path ends most like
     it, and of several the one in the fewest folders. Raise `BadInput` for none, and for two."""
     ranked = [
-        ((commonprefix([f"/{name}"[::-1], f"/{file.path}"[::-1]]).count("/"), -file.path.count("/")), file)  # noqa: RUF071
+        ((os.path.commonprefix([f"/{name}"[::-1], f"/{file.path}"[::-1]]).count("/"), -file.path.count("/")), file)  # noqa: RUF071
         for file in listing
         if isinstance(file, RepoFile) and ".." not in file.path
     ]
@@ -86,6 +84,8 @@ def _file_for(name: str, listing: Sequence[object]) -> RepoFile:
 
 def _has_checksum(path: Path, file: RepoFile) -> bool:
     """Return whether a file is there with the bytes of the data set. Only files in LFS are large."""
+    if not path.is_file():
+        return False
     if file.lfs:
-        return path.is_file() and sha256_of(path) == file.lfs.sha256
-    return path.is_file() and git_hash(path.read_bytes()) == file.blob_id
+        return sha256_of(path) == file.lfs.sha256
+    return git_hash(path.read_bytes()) == file.blob_id
