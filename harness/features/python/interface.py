@@ -28,6 +28,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
+import msgspec
+
 from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.overview import covered, headline, with_unit
@@ -35,11 +37,13 @@ from harness.benchmarks.reports import Report, read
 from harness.chat import Structured
 from harness.commands import run as run_command
 from harness.commands.parser import Parsed, called
+from harness.cost import Cost
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
+from harness.endpoint.baselines import Call
 from harness.engine.local import Signals
 from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
 from harness.feature import function
-from harness.model import JSON, Snapshots
+from harness.model import JSON, Block, Completion, Reply, Snapshots
 from harness.printable import on_one_line
 from harness.store import log
 from harness.store.manifest import COMPLETE, Manifest, load
@@ -53,6 +57,8 @@ Progress = Callable[[Snapshots], None]
 Play = Callable[[Signals], Coroutine[Any, Any, Any]]
 FRAMES: Mapping[str, JSON] = {"pandas": {}, "polars": {"infer_schema_length": None}}
 """Libraries with a `DataFrame`, and its options for rows whose first ones may lack a value."""
+for _kind in (Manifest, Report, Cost, Completion, Reply, Block, Call):
+    msgspec.json.Decoder(_kind)  # two threads in which msgspec looks at a type for the first time end the interpreter
 GROUP = 500
 """Rows that are read at once."""
 FAILED = 2

@@ -49,7 +49,7 @@ def test_replies_are_found_by_digest_and_number(path: Path) -> None:
 )
 def test_lines_that_no_run_wrote_are_not_reused(path: Path, content: bytes) -> None:
     """Torn, changed, or of another shape: the request is sent."""
-    path.write_bytes(content)
+    path.write_bytes(line("b") + content)
     with closing(SavedReplies(path, "first")) as saved:
         assert saved.reply("a", 0) is None
 
