@@ -679,7 +679,7 @@ def test_another_ground_truth_is_told_and_scored_with(own: Path, tmp_path: Path,
     path = own / "dailymobility/groundtruth/gyration_radius.npy"
     np.save(path, np.load(path) * 3)
     assert again("verify", out) == 1
-    assert "the ground truth is not the one that the report was made with" in capsys.readouterr().out
+    assert "the ground truth is not the one that this run was scored with" in capsys.readouterr().out
     assert run(own, out, "--name", "plan") == 0
     assert report(out, "plan")["protocols"]["aligned"]["final_score"] != before
     assert again("verify", out) == 0
