@@ -30,7 +30,6 @@ from anyio.from_thread import start_blocking_portal
 
 from harness.benchmarks import registry
 from harness.cli import main
-from harness.endpoint import wire
 from harness.endpoint.address import Address
 from harness.endpoint.caller import Caller, Limits, Reply
 from harness.endpoint.client import Client
@@ -341,7 +340,7 @@ async def test_server_that_closes_idle_connections_costs_no_try() -> None:
     """Whether the next request finds the connection closed or crosses its end: it is sent anew, and nothing failed."""
     async with (
         serving(*[says(http(GOOD)) for _ in range(20)]) as server,
-        Client(Address(server.url, KEY), timeout=HANGS, connections=1, clock=lambda: 0.0) as client,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
     ):
         calls = [await call(client, max_retries=0) for _ in range(20)]
     assert [(reply.tries, faults) for reply, faults in calls] == [(1, [])] * 20
@@ -354,7 +353,7 @@ async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
     """It is sent anew only where the connection had served before; on one of its own the server meant the request."""
     async with (
         serving(says(http(GOOD), stays=True), says(b""), says(b"")) as server,
-        Client(Address(server.url, KEY), timeout=HANGS, connections=1, clock=lambda: 0.0) as client,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
     ):
         await call(client)
         reply, faults = await call(client)
@@ -395,7 +394,7 @@ async def test_server_that_hangs_up_gets_a_request_once_more_at_most_however_man
 
     async with (
         serving(*[together(warm)] * warm, *[hangs_up] * 2 * warm) as server,
-        Client(Address(server.url, KEY), timeout=HANGS, connections=warm, clock=lambda: now) as client,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=warm) as client,
     ):
         with anyio.fail_after(HANGS):
             await asyncio.gather(*[client.send(b"{}") for _ in range(warm)])
@@ -412,7 +411,7 @@ async def test_request_that_crossed_the_end_of_its_connection_keeps_the_idle_one
     warm = 4
     async with (
         serving(*[together(warm)] * warm, says(b""), says(http(GOOD), stays=True), *[together(warm)] * warm) as server,
-        Client(Address(server.url, KEY), timeout=HANGS, connections=warm, clock=lambda: 0.0) as client,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=warm) as client,
     ):
         with anyio.fail_after(HANGS):
             await asyncio.gather(*[client.send(b"{}") for _ in range(warm)])
