@@ -35,7 +35,7 @@ def _read(blocks: list[bytes]) -> Completion | str:
     try:
         for block in blocks:
             reply.feed(block)
-        made = completion_of(reply.whole())
+        made = completion_of(reply.whole(True))
     except EXPECTED as error:
         str(error).encode()
         return f"{type(error).__name__} {error}"

@@ -12,6 +12,8 @@ from harness.agents.interface import Harness, Incomplete
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.model import Completion, Message, Request
 
+WITHOUT_TEXT = ("tool_call", "failed_generation")
+
 
 class NoReply(ValueError):
     """A completion without text, for which upstream raises a `ValueError`. `kind` is the reason.
@@ -35,7 +37,7 @@ def no_reply(completion: Completion) -> str | None:
         return completion.finish_reason
     if completion.refusal:
         return "refusal"
-    return "empty" if completion.reasoning or completion.finish_reason == "tool_call" else None
+    return "empty" if completion.reasoning or completion.finish_reason in WITHOUT_TEXT else None
 
 
 class LLM(Incomplete):

@@ -17,9 +17,20 @@ from harness.model import JSON, Completion
 FINAL_REASONS = frozenset({"length", "only_thinking", "content_filter", "context_length"})
 """Finish reasons that make an invalid answer of this kind at once: not repaired, and not asked for again."""
 
+WITHOUT_JSON = frozenset({"unclosed", "failed_generation"})
+"""Finish reasons of a reply that broke off, whose rest is not to be made up, and of one that failed at the form asked
+for."""
+
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
-_THINKING, _THOUGHT = "<think>", "</think>"
-"""Some servers return the end of the thoughts without their beginning, which was in the prompt."""
+_THINKING = re.compile(r"\s*(?:<(?:think|thinking|seed:think)>|\[THINK\]|◁think▷|<\|channel\|>analysis)")
+"""How thoughts begin: of most models, Seed-OSS, Magistral, Kimi, and gpt-oss, whose harmony format has channels."""
+_THOUGHT = re.compile(
+    r"</(?:think|thinking|seed:think)>|\[/THINK\]|◁/think▷"
+    r"|<\|channel\|>(?:final|commentary)[^{}]{0,60}?<\|message\|>"
+)
+"""How thoughts end. Some servers return the end without the beginning, which was in the prompt."""
+_TURN_END = re.compile(r"\s*<\|(?:return|end|call)\|>\Z")
+"""The mark that ends a message of harmony."""
 
 _MOST_THOUGHTS = 16
 """Ends of thoughts that are tried, in addition to the last: each takes time that grows with what follows."""
@@ -37,7 +48,7 @@ def json_object(completion: Completion, repairs: list[str]) -> JSON:
 
     Raise `InvalidReply` if there is none.
     """
-    if completion.finish_reason == "unclosed":  # of a stream that broke off: what is missing is not to be made up
+    if completion.finish_reason in WITHOUT_JSON:
         raise InvalidReply("no_json")
     text = checked_text(completion)
     if completion.finish_reason == "tool_call":
@@ -61,7 +72,7 @@ def answer_text(completion: Completion, repairs: list[str]) -> str:
     text = checked_text(completion).strip()
     if completion.finish_reason == "tool_call":  # an object, where a text was asked for
         raise InvalidReply("empty")
-    if (answer := _after_thinking(text)) is None:
+    if (answer := after_thinking(text)) is None:
         return text
     repairs.append("thinking")
     if not answer:
@@ -73,7 +84,7 @@ def checked_text(completion: Completion) -> str:
     """Return the text of a completion that is whole. Raise `InvalidReply` for one cut off, refused or empty."""
     reason, text = completion.finish_reason, completion.text
     if reason in FINAL_REASONS:
-        still_thinking = text.lstrip().startswith(_THINKING) and _THOUGHT not in text
+        still_thinking = _THINKING.match(text) and not _THOUGHT.search(text)
         raise InvalidReply("only_thinking" if reason == "length" and still_thinking else reason, final=True)
     if completion.refusal:
         raise InvalidReply("refusal")
@@ -93,7 +104,7 @@ def _decode(text: str, repairs: list[str]) -> Any:
         return orjson.loads(bare)
     except ValueError:
         pass
-    if (answer := _after_thinking(bare)) is not None:
+    if (answer := after_thinking(bare)) is not None:
         repairs.append("thinking")
         bare = answer
     if fence := next((found for found in _FENCE.finditer(bare) if "{" in found[1]), None):
@@ -114,23 +125,31 @@ def _decode(text: str, repairs: list[str]) -> Any:
     return _repaired(bare[start:] if cut_off else bare[start:end], repairs)
 
 
-def _after_thinking(text: str) -> str | None:
+def after_thinking(text: str) -> str | None:
     """Return what follows the thoughts in a text, None if there are none.
 
     Thoughts may contain other thoughts, and drafts of the answer. So the answer follows the last end of any, unless
     what follows an earlier one is JSON and nothing else, with any text in its strings. A text that begins like an
     answer has thoughts only if such JSON follows them.
     """
-    ends = [end.end() for end in islice(re.finditer(_THOUGHT, text), _MOST_THOUGHTS)]
-    for end in ends:
-        if _is_json(rest := text[end:].strip()):
-            return rest
-    if not ends or text.startswith(("{", "[", "`")):
+    end = 0
+    for mark in islice(_THOUGHT.finditer(text), _MOST_THOUGHTS):
+        end = mark.end()
+        if is_json(answer := _without_turn_end(text[end:])):
+            return answer
+    begins_like_answer = text.startswith(("{", "[", "`")) and not _THINKING.match(text)
+    if not end or begins_like_answer:
         return None
-    return text[text.rfind(_THOUGHT) + len(_THOUGHT) :].strip()
+    for mark in _THOUGHT.finditer(text, end):
+        end = mark.end()
+    return _without_turn_end(text[end:])
 
 
-def _is_json(text: str) -> bool:
+def _without_turn_end(text: str) -> str:
+    return _TURN_END.sub("", text.strip())
+
+
+def is_json(text: str) -> bool:
     """Return whether a text is an object or array, bare or in a fence, and nothing else."""
     fence = _FENCE.fullmatch(text)
     try:

@@ -95,6 +95,8 @@ class Body:
     async def read(self, until: float) -> bytes | None:
         """Return what has come, after waiting for some; None at the end. Raise `TimeoutError` at a time of the loop."""
         content = self._response.content
+        if content.at_eof():
+            return None
         if content.is_eof():  # then all that is left is there
             block = content.read_nowait()
         else:

@@ -12,7 +12,7 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -28,8 +28,8 @@ from harness.endpoint.body import ENCODINGS, Body, whole_body
 from harness.endpoint.connect import connection
 from harness.endpoint.error_phrases import one_line
 from harness.endpoint.requested_wait import exhausted
-from harness.endpoint.stream import StreamedReply, looks_streamed, whole_stream
-from harness.endpoint.transport import Received
+from harness.endpoint.stream import END_REASONS, StreamedReply, looks_streamed, whole_stream
+from harness.endpoint.transport import Received, is_framed
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
@@ -47,10 +47,7 @@ LONGEST_STREAM = 10.0
 LINGER_SECONDS = 0.1
 """How long a stream's end is awaited after its [DONE], so that the connection can serve again."""
 PROXY_WANTS_CREDENTIALS = 407
-ENDS = frozenset({None, "stop", "length", "content_filter", "tool_calls", replies.ONLY_THINKING, "context_length"}) | {
-    replies.TOOL_CALL,
-    replies.UNCLOSED,
-}
+ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
 LONGEST_HEADER = 2**16
 LARGEST_REPLY = 2**26
@@ -88,6 +85,7 @@ class Client:
         self._way = connection(address, connections)
         self.proxy = self._way.proxy
         self.errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
+        self._interruptions: tuple[type[Exception], ...] = (TransportFault, *self.errors)
         self.shown = address.shown
         self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
@@ -102,7 +100,7 @@ class Client:
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        self._session = self._shares_with._session if self._shares_with else self.sessions()
+        self._session = self._shares_with._session if self._shares_with else self.sessions(self.headers)
         return self
 
     async def __aexit__(
@@ -111,15 +109,15 @@ class Client:
         if self._shares_with is None:
             await self._session.close()
 
-    def sessions(self, read: float | None = None) -> aiohttp.ClientSession:
-        """Return a session, which is to be closed; `read` are seconds between two pieces of a reply.
+    def sessions(self, headers: Mapping[str, str], read: float | None = None) -> aiohttp.ClientSession:
+        """Return a session whose requests have these `headers`, and which is to be closed.
 
-        Its replies are for `Body`, which unpacks them.
+        Its replies are for `Body`, which unpacks them. `read` are seconds between two pieces of one.
         """
         return aiohttp.ClientSession(
             connector=self._way.connector(),
             proxy=self.proxy,
-            headers={"Accept-Encoding": ENCODINGS},
+            headers={"Accept-Encoding": ENCODINGS, **headers},
             # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=read),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -144,7 +142,7 @@ class Client:
                 else:
                     content = await whole_body(response, LARGEST_REPLY, begun + self.timeout, self.errors)
                     if looks_streamed(content) and response.status < 400:
-                        streamed = whole_stream(content, LARGEST_REPLY)
+                        streamed = whole_stream(content, LARGEST_REPLY, is_framed(response.headers))
             finally:
                 response.release()  # which closes the connection if it has unread bytes
             if wait := exhausted(response.headers, datetime.now(UTC)):
@@ -175,7 +173,7 @@ class Client:
     async def _posted(self, body: bytes) -> aiohttp.ClientResponse:
         """Return a reply after its head."""
         try:
-            return await self._session.post(self._url, data=body, headers=self.headers, allow_redirects=False)
+            return await self._session.post(self._url, data=body, allow_redirects=False)
         except ValueError as error:  # a header that would be two; aiohttp's errors of an address are some, too
             raise aiohttp.InvalidURL(self._public) from error
 
@@ -198,13 +196,11 @@ class Client:
                     (spoken + self.timeout, "timeout", f"the stream had no content for {self.timeout:g} s"),
                     (begun + longest, "timeout", f"the stream has not ended within {longest:g} s"),
                 )
-        except (TransportFault, *self.errors) as error:
+        except self._interruptions as error:
             if not reply.finished:
-                if type(error) is TimeoutError:
-                    raise TransportFault(kind, detail) from None
-                raise
+                raise TransportFault(kind, detail) if type(error) is TimeoutError else error from None
             response.close()  # the missing rest is no part of the answer
-        whole = reply.whole()
+        whole = reply.whole(is_framed(response.headers))
         if not response.content.is_eof() and not response.closed:
             await _linger(response)
         return whole, first_token

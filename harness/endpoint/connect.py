@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import ssl
 from collections.abc import Callable
@@ -83,16 +84,17 @@ class Connector(aiohttp.TCPConnector):
             if protocol not in self._served:
                 self._served.add(protocol)
                 return connection
-            try:
-                # Two turns of the loop: in the first it polls, in the second it has read what was there.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            except BaseException:
-                connection.close()
-                raise
-            if not getattr(protocol, "should_close", True):
+            is_dirty = getattr(protocol, "should_close", True)
+            if not (is_dirty or _has_unread(connection.transport)):
                 return connection
             connection.close()
+
+
+def _has_unread(transport: asyncio.Transport) -> bool:
+    """Return whether bytes, or the end of the connection, wait to be read."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket"), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -1,13 +1,14 @@
-"""Words of endpoints that do not answer: as messages show them, and looked up in the lists of error_phrases.toml."""
+"""Words of endpoints that do not answer: as messages show them, and what they mean by the table and the phrases of
+error_phrases.toml."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -23,6 +24,12 @@ ECHOED_INPUT = re.compile(r"""['"]input['"]\s*:|\binput_value=""")
 """Where the message of a validator (FastAPI, pydantic) begins to quote the input that it refuses."""
 PARAMETER = re.compile(r"[A-Za-z_][\w.\[\]-]{0,63}", re.ASCII)
 """The name of a parameter or the path to it: anything else in its place may be a user's text."""
+MESSAGES = ("message", "msg", "error_msg", "errmsg", "error_message", "detail")
+"""Members with an endpoint's own words."""
+MEMBERS = ("error", "code", "type", "param", *MESSAGES)
+SUCCESS = frozenset({"", "0", "200", "none", "null", "false", "ok", "success"})
+"""What an endpoint without an error has in a member for one, in lower case."""
+CONTEXT = ("context", "context_in_other_words")
 LONGEST_MESSAGE = 300
 """Characters of an endpoint's own words in a message."""
 
@@ -33,14 +40,14 @@ def error_text(error: Any) -> str:
         return one_line(error)
     if type(error) is not dict:
         return ""
-    if type(error.get("error")) is dict:
+    if type(error.get("error")) is dict and error["error"]:
         error = error["error"]
     return one_line(", ".join(dict.fromkeys([*_of_error(error), *_of_relay(error)])))
 
 
 def _of_error(error: dict[str, Any]) -> Iterator[str]:
     """Yield the words of an error's members, in OpenAI's form and those of validators."""
-    for name in ("error", "code", "type", "param", "message", "detail"):
+    for name in MEMBERS:
         value = error.get(name)
         if name == "message":
             yield from _quotas(error)
@@ -120,26 +127,71 @@ def without_quotes(words: str, request: str) -> str:
 
 def says(topic: str, low: str) -> bool:
     """Return whether `searchable` words have a phrase of this list of error_phrases.toml."""
-    return any(phrase in low for phrase in PHRASES[topic])
-
-
-def too_long(status: int, low: str) -> bool:
-    """Return whether the prompt is too long, which concerns this step only, unlike an absurd --max-tokens."""
-    if status == 413 or (status in (400, 422, 500) and says("context_as_500", low)):
+    if topic == "unknown_model" and "model" in low and ("not found" in low or "does not exist" in low):
         return True
-    if status not in (400, 422) or not says("context", low):
-        return False
+    found = any(phrase in low for phrase in PHRASES[topic])
+    return found and not (topic in CONTEXT and _asks_too_much(low))
+
+
+def _asks_too_much(low: str) -> bool:
+    """Return whether an absurd --max-tokens is the reason, and not the prompt's length."""
     if not (requested := TOO_MANY_REQUESTED.search(low)):
-        return True
+        return False
     # vLLM also says this where the prompt leaves less room than was requested, though the model has more.
     whole = WHOLE_CONTEXT.search(low)
-    return bool(requested[1] and whole and int(requested[1]) < int(whole[1]))
+    return not (requested[1] and whole and int(requested[1]) < int(whole[1]))
 
 
-def used_up(status: int, low: str) -> bool:
-    """Return whether the account's quota or balance is used up, and not just a limit that passes by itself."""
-    return (status == 402 or says("quota", low)) and not says("passing_quota", low)
+class Rule(NamedTuple):
+    """A row of `MEANINGS`: what an error means that has one of the `statuses` and says something of each topic."""
+
+    meaning: str
+    statuses: Container[int]
+    topics: tuple[str, ...] = ()
 
 
-def unknown_model(low: str) -> bool:
-    return says("unknown_model", low) or ("model" in low and ("not found" in low or "does not exist" in low))
+ANY = range(1000)
+MEANINGS = (
+    # The answer's own fault: the finish reason of a completion without a text.
+    Rule("content_filter", (400, 403, 422), ("content_filter",)),
+    Rule("failed_generation", (400, 422, 500), ("failed_generation",)),
+    Rule("length", (400, 422, 500), ("unfinished",)),
+    Rule("context_length", ANY, ("context",)),
+    # A limit of the tokens a minute that a single request is above, and limits in the words of an empty account.
+    Rule("too_large", ANY, ("too_large", "rate_limit")),
+    Rule("rate_limit", (429,), ("passing_quota",)),
+    Rule("transient", ANY, ("passing_quota",)),
+    # The account, the pace, the address, the model or the key.
+    Rule("quota", (402,)),
+    Rule("quota", ANY, ("quota",)),
+    Rule("transient", (408, 409, 425)),
+    Rule("rate_limit", (429,)),
+    Rule("rate_limit", range(400, 500), ("rate_limit",)),
+    Rule("context_length", (400, 413, 422), ("context_in_other_words",)),
+    Rule("unknown_model", (400, 403, 404), ("unknown_model",)),
+    Rule("region", (400, 401, 403), ("region",)),
+    Rule("key", (401, 403)),
+    Rule("key", range(400, 500), ("key",)),
+    Rule("no_path", (404, 405)),
+    Rule("moved", range(300, 400)),
+    Rule("rejected", range(400, 500)),
+    Rule("transient", ANY),
+)
+"""What an error means: the first row that fits. Nothing else judges statuses, codes and words."""
+
+
+def meaning(status: int | None, low: str) -> str:
+    """Return the meaning of an error with these `searchable` words; without a status of its own, by the words alone."""
+    for rule in MEANINGS:
+        fits = rule.topics or rule.statuses is ANY if status is None else status in rule.statuses
+        if fits and all(says(topic, low) for topic in rule.topics):
+            return rule.meaning
+    raise AssertionError("the last row fits every error")
+
+
+def is_error(error: Any) -> bool:
+    """Return whether a member for errors has one: some endpoints always send it, empty, or with words of success."""
+    if type(error) is not dict:
+        return bool(error) if type(error) is list else str(error).strip().lower() not in SUCCESS
+    said = [error[name] for name in MEMBERS if name in error] or error.values()
+    return any(bool(value) if type(value) in (dict, list) else is_error(value) for value in said)

@@ -18,19 +18,26 @@ from typing import Any
 import orjson
 from msgspec import structs
 
+from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
 from harness.endpoint import error_phrases as phrases
-from harness.endpoint.error_phrases import error_text, one_line, says
+from harness.endpoint.error_phrases import error_text, is_error, one_line, says
 from harness.endpoint.requested_wait import requested_wait
 from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
 from harness.model import LARGEST_COUNT, Completion
 
-RETRIED = frozenset({402, 408, 409, 425, 429})
-"""402 is retried only if it is not an empty account, which is checked first."""
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
 TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
-"""Finish reasons of a reply whose text is the arguments of its only tool call, and of a streamed one whose JSON has no
-end: some relays end a stream that broke off behind them like any other (LiteLLM: finish_reason `stop`, [DONE])."""
+"""Finish reasons of a reply whose text is the arguments of its only tool call, and of one whose JSON has no end: some
+relays end a stream that broke off behind them like any other (LiteLLM: finish_reason `stop`, [DONE])."""
+SETTLED = frozenset({"content_filter", "context_length", "failed_generation", "length"})
+"""Meanings of errors that are finish reasons of an answer without a text."""
+CALLED = ("tool_calls", "function_call", "stop", None)
+"""Finish reasons with which a tool call is the answer."""
+PART_MEMBERS = frozenset({"type", "text", "thinking", "annotations", "logprobs"})
+"""Members of a part of a content; an object with any others is the answer itself, decoded."""
+OBJECT = re.compile(r'\{\s*["}]')
+FENCE_ALONE = re.compile(r"\s*(?:```\w*\s*)?")
 REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
@@ -47,7 +54,6 @@ CHARSETS = {
 """Python's codec for the charset of a content type; GB18030 is a superset of the others that are called GB."""
 CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCII)
 JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
-FENCED = re.compile(r"```\w*\s*\n(.*)\n\s*```", re.DOTALL)
 NO_WORDS = "no explanation"
 HTML = re.compile(rb"\s*(?:<!--.{0,500}-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
 TO_OPENAI = "this harness speaks OpenAI's chat completions: "
@@ -84,14 +90,13 @@ def completion(body: bytes, content_type: str = "") -> Completion:
 
 def completion_of(data: dict[str, Any]) -> Completion:
     """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
-    choices, error = data.get("choices"), data.get("error")
-    choice = next(filter(is_first, choices), None) if type(choices) is list else None
-    if choice is not None:
-        error = choice.get("error") or error
-    if error or choice is None:
+    data = without_envelope(data)
+    choice = _choice(data.get("choices"))
+    error = _error(choice, data)
+    if choice is None or error is not None:
         return _without_answer(data, error)
-    message = choice.get("message")
-    if type(message) is not dict:
+    message = _message(choice)
+    if message is None:
         raise TransportFault("no_choices", "the reply's choice has no message")
     refusal, content, reason = message.get("refusal"), message.get("content"), choice.get("finish_reason")
     usage, model = data.get("usage"), data.get("model")
@@ -108,10 +113,9 @@ def completion_of(data: dict[str, Any]) -> Completion:
         text, within = _parts(content)
         thoughts = thoughts or within
     if not text or text.isspace():
-        text, thoughts, reason = _without_text(text, thoughts, reason, usage)
-        calls = message.get("tool_calls")
-        if calls and not text.strip() and reason in ("tool_calls", "stop", None):
-            text, reason = _of_tool_call(text, reason, calls)
+        text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
+    elif reason != "stop" and reason not in FINAL_REASONS and _is_unclosed(text):
+        reason = UNCLOSED
     return Completion(  # by position, which is faster
         text,
         reason,
@@ -125,33 +129,80 @@ def completion_of(data: dict[str, Any]) -> Completion:
     )
 
 
-def is_first(choice: Any) -> bool:
-    """Return whether a choice has index 0 or none; only one was requested."""
-    return type(choice) is dict and not choice.get("index")
+def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the member of a relay's object that is the reply; the object itself if it is one."""
+    if "choices" in data:
+        return data
+    inner = (value for value in data.values() if type(value) is dict and type(value.get("choices")) is list)
+    return next(inner, data)
 
 
-def _without_answer(data: dict[str, Any], error: Any) -> Completion:
+def index_of(choice: dict[str, Any]) -> Any:
+    """Return the index of a choice, 0 for one without."""
+    index = choice.get("index")
+    return 0 if not index or index == "0" else index
+
+
+def _choice(choices: Any) -> dict[str, Any] | None:
+    """Return the choice of index 0, since only one was requested; the first that has a text if that one has none."""
+    objects = [choice for choice in choices if type(choice) is dict] if type(choices) is list else []
+    objects.sort(key=lambda choice: index_of(choice) != 0)
+    if len(objects) < 2:
+        return objects[0] if objects else None
+    return next((choice for choice in objects if choice.get("error") or _has_text(choice)), objects[0])
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    message = _message(choice) or {}
+    return bool(_parts(message.get("content"))[0].strip() or _elsewhere(message))
+
+
+def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the message of a choice, also where it is called `delta`, or is the `text` of a completion."""
+    message, delta, text = choice.get("message"), choice.get("delta"), choice.get("text")
+    if message and type(message) is dict:
+        return message
+    if delta and type(delta) is dict:
+        return delta
+    if type(text) is str:
+        return {"content": text}
+    return message if type(message) is dict else None
+
+
+def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
+    """Return the error in a choice or beside it; None without."""
+    errors = (choice.get("error") if choice else None, data.get("error"))
+    return next((error for error in errors if error and is_error(error)), None)
+
+
+def _without_answer(data: dict[str, Any], error: Any = None) -> Completion:
     """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with status 200.
 
-    The code of an error object may be its status; otherwise its words decide, 502 by default.
+    A code of three digits is its status; otherwise its words decide.
     """
-    words = error_text(error or data)
-    if error:
-        code = error.get("code") if type(error) is dict else None
-        code, low = str(code) if type(code) in (str, int) else "", phrases.searchable(words)
-        bad_request = any(says(topic, low) for topic in ("content_filter", "context", "unknown_model"))
-        is_status = len(code) == 3 and code.isdecimal() and int(code) >= 400
-        status = int(code) if is_status else 400 if bad_request else 502
+    base = data.get("base_resp")
+    code = base.get("status_code") if type(base) is dict else None
+    if error is None and type(code) is int and code:
+        status: int | None = phrases.BASE_RESP.get(code, 500)
     else:
-        base = data.get("base_resp")
-        code = base.get("status_code") if type(base) is dict else None
-        if type(code) is not int or not code:
-            if why := _other_api(data):
-                raise TransportFault("no_choices", why, foreign=True)
-            lacks = "no choice of index 0" if data.get("choices") else "no choices"
-            raise TransportFault("no_choices", f"the reply has {lacks}" + (f": {words}" if words else ""))
-        status = phrases.BASE_RESP.get(code, 500)
+        status = _status(error) or _status(data)
+    words = error_text(data if error is None else error)
+    if error is None and status is None:
+        if why := _other_api(data):
+            raise TransportFault("no_choices", why, foreign=True)
+        if phrases.meaning(None, phrases.searchable(words)) == "transient":
+            shown = words or one_line(json.dumps(data, ensure_ascii=False))
+            raise TransportFault("no_choices", f"the reply has no choices: {shown}")
     return _settle(status, words, words, {}, datetime.now(UTC), delay=phrases.retry_delay(data))
+
+
+def _status(error: Any) -> int | None:
+    """Return the status that an error names, None without one."""
+    for name in ("code", "status_code", "status") if type(error) is dict else ():
+        code = str(error.get(name)) if type(error.get(name)) in (str, int) else ""
+        if len(code) == 3 and code.isdecimal() and int(code) >= 400:
+            return int(code)
+    return None
 
 
 def _finish_reason(reason: Any) -> str | None:
@@ -165,39 +216,68 @@ def _finish_reason(reason: Any) -> str | None:
 
 
 def _without_text(
-    text: str, thoughts: str | None, reason: str | None, usage: dict[str, Any]
+    message: dict[str, Any], text: str, thoughts: str | None, reason: str | None, usage: dict[str, Any]
 ) -> tuple[str, str | None, str | None]:
     """Return text, thoughts and finish reason of a reply with a blank text.
 
-    vLLM and SGLang with a reasoning parser put the answer of a model that does not think in the member for thoughts
-    (vllm-project/vllm issues): a JSON object and nothing else there is the answer.
+    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM and SGLang with a
+    reasoning parser put the answer of a model that does not think in the member for thoughts (vllm-project/vllm
+    issues), and all of a reply whose thoughts have no end: the only object there, at its end, is the answer.
     """
     if reason == "length" and (thoughts or _thought(usage)):
         return text, thoughts, ONLY_THINKING
+    if reason in CALLED and (answer := _elsewhere(message)):
+        return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
     if reason in ("stop", None) and thoughts:
-        fenced = FENCED.fullmatch(thoughts.strip())
-        with suppress(ValueError):
-            if type(orjson.loads(fenced[1] if fenced else thoughts)) is dict:
-                return thoughts, None, reason
+        return _within_thoughts(text, thoughts, reason)
+    is_empty = not (thoughts or message.get("refusal") or message.get("tool_calls"))
+    if is_empty and reason not in FINAL_REASONS and usage.get("completion_tokens") == 0:
+        raise TransportFault("no_completion", "the reply is empty, and its usage has no completion token")
     return text, thoughts, reason
 
 
-def _of_tool_call(text: str, reason: str | None, calls: Any) -> tuple[str, str | None]:
-    """Return text and finish reason of a reply without a text: the arguments of its only tool call, if they are an
-    object. No tools are offered, so such a call is the answer of a model that answers by tool calls."""
-    call = calls[0] if type(calls) is list and len(calls) == 1 else None
-    function = call.get("function") if type(call) is dict else None
-    arguments = function.get("arguments") if type(function) is dict else None
-    if type(arguments) is str:
+def _elsewhere(message: dict[str, Any]) -> str:
+    """Return the answer of a message in another member than its content; "" for none.
+
+    That is the parsed answer, or the arguments of the only call if they are an object.
+    """
+    if message.get("parsed"):
+        return _as_text(message["parsed"])
+    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
+    if type(calls) is list and len(calls) == 1:
+        arguments = arguments_of(calls[0])
         with suppress(ValueError):
             if type(orjson.loads(arguments)) is dict:
-                return arguments, TOOL_CALL
-    return text, reason
+                return arguments
+    return ""
+
+
+def arguments_of(call: Any) -> str:
+    """Return the arguments of a tool call, or a piece of them; "" if it has none."""
+    function = call.get("function") if type(call) is dict else None
+    return _as_text(function.get("arguments")) if type(function) is dict else ""
+
+
+def _as_text(value: Any) -> str:
+    """Return a text, or the JSON of an object that came decoded; "" for anything else."""
+    if type(value) is dict:
+        return json.dumps(value, ensure_ascii=False)
+    return value if type(value) is str else ""
+
+
+def _within_thoughts(text: str, thoughts: str, reason: str | None) -> tuple[str, str | None, str | None]:
+    bare = after_thinking(thoughts.strip()) or thoughts
+    start = OBJECT.search(bare)
+    answer = bare[start.start() :].strip().removesuffix("```").rstrip() if start else ""
+    if not is_json(answer):
+        return text, thoughts, reason
+    before = thoughts.rpartition(answer)[0]
+    return (thoughts, None, reason) if FENCE_ALONE.fullmatch(before) else (answer, before, reason)
 
 
 def without_end(reply: Completion) -> Completion:
     """Return a streamed reply marked as `unclosed` if its JSON has no end, although the stream has one."""
-    if reply.finish_reason not in ("stop", None) or not _is_unclosed(reply.text):
+    if reply.finish_reason != "stop" or not _is_unclosed(reply.text):
         return reply
     return structs.replace(reply, finish_reason=UNCLOSED)
 
@@ -205,7 +285,8 @@ def without_end(reply: Completion) -> Completion:
 def _is_unclosed(text: str) -> bool:
     """Return whether a text stops within an object. A string that has no end, in a text that has one, is a mark that
     the model forgot to escape."""
-    answer = text.rpartition("</think>")[2]
+    after = after_thinking(text.strip())
+    answer = text if after is None else after
     start = answer.find("{")
     if start < 0:
         return False
@@ -278,7 +359,7 @@ def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
 
 
 def _settle(
-    status: int,
+    status: int | None,
     words: str,
     shown: str,
     headers: Mapping[str, str],
@@ -286,43 +367,35 @@ def _settle(
     request: str = "",
     delay: str | None = None,
 ) -> Completion:
-    """Judge an error by its status and the endpoint's own `words`; `shown` is for messages alone."""
+    """Judge an error by its status, if it has one, and the endpoint's own `words`; `shown` is for messages alone."""
     low = phrases.searchable(phrases.without_quotes(words, request))
-    if status in (400, 403, 422) and says("content_filter", low):
-        return Completion("", "content_filter")
-    if phrases.too_long(status, low):
-        return Completion("", "context_length")
-    kind, shown = f"http_{status}", shown or NO_WORDS
-    if stop := _stop(status, low, shown):
-        raise stop
-    if 300 <= status < 400:
-        target = one_line(headers.get("Location", "another address"))
-        raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
-    if status == 429 and says("too_large", low):
-        raise Rejected(kind, shown)
-    if status in RETRIED or not 200 <= status < 500:
-        raise TransportFault(kind, shown, retry_after=requested_wait(status, headers, now, low, delay))
-    if status in (404, 405):
-        raise TransportFault(kind, shown, unreachable=True)
+    meaning = phrases.meaning(status, low)
+    if meaning in SETTLED:
+        return Completion("", meaning)
+    status, shown = status or 502, shown or NO_WORDS
+    kind = f"http_{status}"
+    match meaning:
+        case "quota":
+            why = f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
+            raise Denied(why)
+        case "unknown_model":
+            raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
+        case "region":
+            why = f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
+            raise Denied(why)
+        case "key":
+            header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
+            raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
+        case "moved":
+            target = one_line(headers.get("Location", "another address"))
+            raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
+        case "rate_limit" | "too_large" | "transient":
+            status = {"rate_limit": 429, "too_large": 413}.get(meaning, status)
+            wait = requested_wait(status, headers, now, low, delay)
+            raise TransportFault(f"http_{status}", shown, retry_after=wait)
+        case "no_path":
+            raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)
-
-
-def _stop(status: int, low: str, shown: str) -> EndpointStopped | None:
-    """Return the error of an account, model or key that the endpoint does not serve; None for others."""
-    if phrases.used_up(status, low):
-        return Denied(
-            f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
-        )
-    if status in (400, 403, 404) and phrases.unknown_model(low):
-        return ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
-    if status in (400, 401, 403) and says("region", low):
-        return Denied(
-            f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
-        )
-    if status in (401, 403) or (status == 400 and says("key", low)):
-        header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
-        return Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
-    return None
 
 
 def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
@@ -371,21 +444,25 @@ def without_half_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parts(content: Any) -> tuple[str, str | None]:
-    """Return text and thoughts of a content that is a list of parts; nothing for any other content.
+    """Return text and thoughts of a content: a text, a part, or a list of both; nothing for any other content.
 
     Mistral's thoughts are a part of type `thinking` that holds parts of type text itself.
     """
-    parts = [part for part in content if type(part) is dict] if type(content) is list else []
-    thoughts = _texts(parts, "thinking") + _texts(parts, "reasoning")
-    return _texts(parts, "text"), thoughts or None
-
-
-def _texts(parts: list[dict[str, Any]], kind: str) -> str:
-    found = []
-    for part in parts:
-        value = part.get(kind) or part.get("text") if part.get("type") == kind else None
-        found.append(_parts(value)[0] if type(value) is list else value)
-    return "".join([text for text in found if type(text) is str])
+    if type(content) is str:
+        return content, None
+    if type(content) is dict and not content.keys() <= PART_MEMBERS:
+        return _as_text(content), None
+    texts, thoughts = "", ""
+    for part in content if type(content) is list else [content]:
+        kind = part.get("type") if type(part) is dict else None
+        if kind in ("thinking", "reasoning"):
+            thoughts += _parts(part.get(kind) or part.get("text"))[0]
+        elif type(part) is dict and (kind or part.keys() <= PART_MEMBERS):
+            inner = part.get("text")
+            texts += _as_text(inner.get("value")) if type(inner) is dict else _parts(inner)[0]
+        else:
+            texts += _as_text(part)
+    return texts, thoughts or None
 
 
 def _count(value: Any) -> int | None:

@@ -6,18 +6,21 @@ what some servers send outside the standard:
 
 - llama.cpp sent an error as a field of its own, `error: {...}` (its pull request 16109), and ends without a blank line;
 - vLLM's `{"object": "error", "message": ...}` has no member `error`; its usage may come with no `choices`;
-- some send a whole `message` at the end, after all the deltas, or usage within the choice.
+- some send a whole `message` at the end, after all the deltas, or usage within the choice;
+- some repeat in each delta all that came before, or send comments as data.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import orjson
 
-from harness.endpoint.replies import NO_WORDS, decoded, is_first, without_half_pairs
+from harness.benchmarks.parsing import is_json
+from harness.endpoint.error_phrases import MESSAGES, is_error
+from harness.endpoint.replies import NO_WORDS, arguments_of, decoded, index_of, without_envelope, without_half_pairs
 from harness.errors import TransportFault
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -25,6 +28,10 @@ DONE = b"[DONE]"
 JSON_BLANKS = b" \t\r\n"
 TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Members of a message that come in pieces."""
+END_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
+"""Finish reasons of the protocol. Relays send others, such as "null", before the end."""
+LEAST_REPEATS = 3
+"""Deltas of which each repeats all before, so that the last one may be the whole text."""
 
 Event = tuple[bytes, bytes]
 """Name (empty if there is none) and data of one event."""
@@ -82,6 +89,47 @@ class Events:
         return found
 
 
+class _Choice:
+    """The pieces of one choice, or its whole `message`."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self.pieces: dict[str, list[Any]] = {}
+        self.calls: dict[Any, list[str]] = {}
+        self.message: dict[str, Any] | None = None
+        self.finish_reason: Any = None
+
+    def add(self, delta: dict[str, Any]) -> bool:
+        """Add a delta; return whether it has any text or thought."""
+        if calls := delta.get("tool_calls"):
+            self._add_calls(calls)
+        if call := delta.get("function_call"):
+            self._add_calls([{"function": call}])
+        speaks = False
+        for name in TEXTS:
+            piece = delta.get(name)
+            if piece and type(piece) in (str, list, dict):
+                speaks = True
+                self.pieces.setdefault(name, []).extend(piece if type(piece) is list else [piece])
+        return speaks
+
+    def _add_calls(self, calls: Any) -> None:
+        """Add pieces of the arguments of tool calls, each by the index of its call."""
+        for place, call in enumerate(calls if type(calls) is list else ()):
+            if piece := arguments_of(call):
+                index = call.get("index", place)
+                self.calls.setdefault(index if type(index) is int else place, []).append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        message = self.message
+        if message is None:
+            message = {name: _joined(pieces) for name, pieces in self.pieces.items()}
+            if self.calls:
+                calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.calls.values()]
+                message["tool_calls"] = calls
+        return {"index": self.index, "message": message, "finish_reason": self.finish_reason}
+
+
 class StreamedReply:
     """One reply as it arrives. Raise `TransportFault` beyond `largest` bytes, and for data that is not JSON.
 
@@ -94,14 +142,11 @@ class StreamedReply:
         self._largest = largest
         self._size = 0
         self._events = Events()
-        self._pieces: dict[str, list[Any]] = {}
-        self._calls: dict[Any, list[str]] = {}
+        self._choices: dict[str, _Choice] = {}
         self._rest: dict[str, Any] = {}
         self._error: Any = None
         self._model: str | None = None
         self._usage: dict[str, Any] | None = None
-        self._finish_reason: Any = None
-        self._has_choice = False
         self._has_halves = False
         self._begun = False
         self._plain: list[bytes] | None = None
@@ -112,7 +157,8 @@ class StreamedReply:
 
         The end of the stream is weaker evidence: relays end every stream alike, also one that broke off behind them.
         """
-        return self._finish_reason is not None
+        first = self._choices.get("0") or next(iter(self._choices.values()), None)
+        return first is not None and first.finish_reason in END_REASONS
 
     def feed(self, block: bytes) -> None:
         self._size += len(block)
@@ -127,8 +173,9 @@ class StreamedReply:
         for name, data in self._events.feed(block):
             self._take(name, data)
 
-    def whole(self) -> dict[str, Any]:
-        """Return the reply after its last byte (or after `done`), in the form of one that came whole.
+    def whole(self, ended: bool) -> dict[str, Any]:
+        """Return the reply after its last byte (or after `done`), in the form of one that came whole. `ended` is
+        whether the body came to its proper end.
 
         Raise `TransportFault` if it broke off.
         """
@@ -136,22 +183,21 @@ class StreamedReply:
             if (data := decoded(b"".join(self._plain))) is None:
                 raise TransportFault("bad_json", "the reply is not whole JSON")
             return data
+        broke_off = TransportFault("truncated", "the stream broke off")
         if not self.done:
-            with suppress(TransportFault):  # half an event: whether the reply is whole without it is checked below
+            try:
                 for name, event in self._events.end():
                     self._take(name, event)
+            except TransportFault:  # half an event
+                if not self.finished:
+                    raise broke_off from None
         if self._error is not None:
             return self._writable({"error": self._error})
-        judged_elsewhere = not self._has_choice and (self._rest or self.done)
-        if not (self.finished or judged_elsewhere):
-            raise TransportFault("truncated", "the stream broke off")
+        if not (self.done or self.finished or (ended if self._choices else self._rest)):
+            raise broke_off
         found = {**self._rest, "model": self._model, "usage": self._usage}
-        if self._has_choice:
-            message = {name: _joined(pieces) for name, pieces in self._pieces.items()}
-            if self._calls:
-                calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self._calls.values()]
-                message["tool_calls"] = calls
-            found["choices"] = [{"message": message, "finish_reason": self._finish_reason}]
+        if self._choices:
+            found["choices"] = [choice.whole() for choice in self._choices.values()]
         return self._writable(found)
 
     def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -175,12 +221,15 @@ class StreamedReply:
             self._merge(chunk)
 
     def _take_odd(self, name: bytes, data: bytes) -> None:
-        """Take the end, several events without a blank line, an error in plain words, or JSON that orjson refuses.
+        """Take the end, a comment, several events without a blank line, an error in plain words, or JSON that orjson
+        refuses.
 
         A bare NaN, half a surrogate pair, and bytes that are not UTF-8 do no harm.
         """
         if data.strip() == DONE:
             self.done = True
+        elif data.lstrip().startswith(b":") and b"\n" not in data:
+            return  # a comment
         elif name == b"error":
             self._fail(data.decode("utf-8", "replace"))
         elif b"\n" in data:
@@ -201,7 +250,8 @@ class StreamedReply:
             self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
 
     def _merge(self, chunk: dict[str, Any]) -> None:
-        if chunk.get("error"):
+        chunk = without_envelope(chunk)
+        if (error := chunk.get("error")) and is_error(error):
             self._fail(chunk)
             return
         if self._model is None:
@@ -211,49 +261,37 @@ class StreamedReply:
             self._usage = usage
         if type(choices) is list:
             for choice in choices:
-                if is_first(choice):
+                if type(choice) is dict:
                     self._merge_choice(choice)
-        elif chunk.get("object") == "error" or (type(chunk.get("message")) is str and chunk["message"]):
+        elif chunk.get("object") == "error" or _is_error(chunk):
             self._fail(chunk)
         else:
             self._rest |= chunk
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
-        self._has_choice = True
-        delta = choice.get("delta")
+        index = index_of(choice)
+        merged = self._choices.setdefault(str(index), _Choice(index))
+        delta, message, text = choice.get("delta"), choice.get("message"), choice.get("text")
         if type(delta) is dict:
-            self._add(delta)
-        elif type(message := choice.get("message")) is dict:
-            self._pieces, self._calls = {}, {}
-            self._add(message)
-        if choice.get("error"):
+            self.speaks |= merged.add(delta)
+        elif type(message) is dict:
+            merged.message = message
+            self.speaks = True
+        elif type(text) is str:
+            self.speaks |= merged.add({"content": text})
+        if (error := choice.get("error")) and is_error(error):
             self._fail(choice)
         elif reason := choice.get("finish_reason"):
-            self._finish_reason = reason
+            if type(reason) is str and (merged.finish_reason not in END_REASONS or reason in END_REASONS):
+                merged.finish_reason = reason
             if type(usage := choice.get("usage")) is dict:
                 self._usage = usage
 
-    def _add_calls(self, calls: Any) -> None:
-        """Add pieces of the arguments of tool calls, each by the index of its call."""
-        for place, call in enumerate(calls if type(calls) is list else ()):
-            function = call.get("function") if type(call) is dict else None
-            piece = function.get("arguments") if type(function) is dict else None
-            if type(piece) is str:
-                index = call.get("index", place)
-                self._calls.setdefault(index if type(index) is int else place, []).append(piece)
 
-    def _add(self, delta: dict[str, Any]) -> None:
-        if calls := delta.get("tool_calls"):
-            self._add_calls(calls)
-        for name in TEXTS:
-            piece = delta.get(name)
-            if piece and (type(piece) is str or type(piece) is list):
-                self.speaks = True
-                pieces = self._pieces.setdefault(name, [])
-                if type(piece) is str:
-                    pieces.append(piece)
-                else:
-                    pieces.extend(piece)
+def _is_error(chunk: dict[str, Any]) -> bool:
+    """Return whether a chunk without choices is an error that has no member of its own."""
+    words = [chunk[name] for name in MESSAGES if type(chunk.get(name)) is str]
+    return any(words) and is_error(chunk)
 
 
 def looks_streamed(body: bytes) -> bool:
@@ -261,15 +299,18 @@ def looks_streamed(body: bytes) -> bool:
     return body[:64].lstrip().startswith((b"data:", b"event:", b":"))
 
 
-def whole_stream(body: bytes, largest: int) -> dict[str, Any]:
-    """Return the reply in a stream that has come to its end. Raise `TransportFault` if it broke off."""
+def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
+    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it broke off."""
     reply = StreamedReply(largest)
     reply.feed(body)
-    return reply.whole()
+    return reply.whole(ended)
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """Return a text, or a list of parts if one of the pieces was a part."""
-    if all(type(piece) is str for piece in pieces):
-        return "".join(pieces)
-    return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
+    """Return a text, or a list of parts if one of the pieces was a part. Pieces of which each repeats all before are
+    one text, if that is JSON and their sum is none."""
+    if not all(type(piece) is str for piece in pieces):
+        return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
+    text = "".join(pieces)
+    repeats = len(pieces) >= LEAST_REPEATS and all(later.startswith(earlier) for earlier, later in pairwise(pieces))
+    return pieces[-1] if repeats and is_json(pieces[-1]) and not is_json(text) else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from harness.model import Completion
@@ -27,3 +28,8 @@ class Transport(Protocol):
         Raise `TransportFault`, `Rejected`, `EndpointStopped` or `MachineError`.
         """
         ...
+
+
+def is_framed(headers: Mapping[str, str]) -> bool:
+    """Return whether a body has a proper end. Without, it ends where its connection does, as if it broke off."""
+    return "Content-Length" in headers or "chunked" in headers.get("Transfer-Encoding", "").lower()

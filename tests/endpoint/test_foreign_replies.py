@@ -73,7 +73,7 @@ def test_stream_of_anthropic_is_known_too() -> None:
     events = [{"type": "message_start", "message": {"role": "assistant"}}, {"type": "message_stop"}]
     body = b"".join(b"event: %s\ndata: %s\n\n" % (one["type"].encode(), orjson.dumps(one)) for one in events)  # type: ignore[attr-defined]
     with pytest.raises(TransportFault) as caught:
-        completion_of(whole_stream(body, 2**20))
+        completion_of(whole_stream(body, 2**20, ended=True))
     assert caught.value.foreign
 
 
@@ -196,7 +196,7 @@ def stream(*deltas: dict[str, Any], reason: str = "stop") -> bytes:
 
 
 def streamed(body: bytes) -> Completion:
-    return without_end(completion_of(whole_stream(body, 2**20)))
+    return without_end(completion_of(whole_stream(body, 2**20, ended=True)))
 
 
 def test_arguments_that_stream_in_pieces_are_joined() -> None:

@@ -170,8 +170,10 @@ def choice(text: str, **more: Any) -> dict[str, Any]:
         [choice("c", index=2), choice("b", index=1), choice("a", index=0)],
         [choice("b", index=1), choice("a")],
         [choice("b", index=1), choice("a", index=None)],
-        [choice("b", index="0"), choice("a", index=0)],  # a text is no index: 0 of others is
+        [choice("b", index="1"), choice("a", index="0")],
         [choice("b", index="1"), choice("a", index=0)],
+        [choice("a", index=1)],
+        [choice("", index=0), choice(" ", index=1), choice("a", index=2)],
         [None, 7, choice("a", index=0)],
         [choice("a", index=0), choice("b", index=0)],
         [choice("a"), choice("b")],
@@ -184,17 +186,11 @@ def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) ->
 
 
 @pytest.mark.parametrize("index", [1, "0", "1", "", -1, 0.5, True, [0], {"a": 1}])
-def test_reply_and_stream_agree_on_what_an_index_is(index: Any) -> None:
-    """The only choice of a reply, whole and as the one event of a stream: taken by both, or by neither."""
+def test_the_only_choice_is_the_reply_whatever_its_index(index: Any) -> None:
+    """Whole and as the one event of a stream."""
     data = {"object": "chat.completion", "choices": [choice("a", index=index)]}
-    streamed = whole_stream(b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000)
-    if index == "":
-        assert completion_of(data) == completion_of(streamed) == Completion("a", "stop")
-        return
-    for read in (data, streamed):
-        with pytest.raises(TransportFault) as raised:
-            completion_of(read)
-        assert raised.value.kind == "no_choices"
+    streamed = whole_stream(b"data: " + orjson.dumps(data) + b"\n\ndata: [DONE]\n\n", 1000, ended=True)
+    assert completion_of(data) == completion_of(streamed) == Completion("a", "stop")
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls", "", "odd", None, 3])
@@ -289,7 +285,9 @@ def test_an_object_in_the_place_of_thoughts_is_the_answer(field: str, content: s
 @pytest.mark.parametrize(
     ("thoughts", "reason"),
     [
-        ('先想：{"标签": []}', "stop"),
+        ('先想：{"标签": []}，不对', "stop"),
+        ('先想：{"标签": []}，不对：{"标签": [1]}', "stop"),
+        ('[{"标签": []}]', "stop"),
         ('["猫"]', "stop"),
         ('"猫"', "stop"),
         ('{"标签": [', "stop"),
@@ -297,11 +295,25 @@ def test_an_object_in_the_place_of_thoughts_is_the_answer(field: str, content: s
         ('{"标签": []}', "tool_calls"),
     ],
 )
-def test_thoughts_that_are_not_one_object_stay_thoughts(thoughts: str, reason: str) -> None:
+def test_thoughts_that_do_not_end_with_their_only_object_stay_thoughts(thoughts: str, reason: str) -> None:
     """A draft among thoughts is no answer, and neither is what a filter cut."""
     assert completion(reply({"content": "", "reasoning": thoughts}, reason)) == Completion(
         "", reason, reasoning=thoughts
     )
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "text", "before"),
+    [
+        ('先想：{"标签": []}', '{"标签": []}', "先想："),
+        ('先想\n```json\n{"标签": []}\n```', '{"标签": []}', "先想\n```json\n"),
+        ('{"草稿": 1}</think>{"标签": []}', '{"标签": []}', '{"草稿": 1}</think>'),
+    ],
+)
+def test_the_only_object_at_the_end_of_thoughts_is_the_answer(thoughts: str, text: str, before: str) -> None:
+    """A server that missed the end of the thoughts has all of the reply in their place."""
+    found = completion(reply({"content": "", "reasoning_content": thoughts}))
+    assert found == Completion(text, "stop", reasoning=before)
 
 
 def test_an_answer_beside_an_object_in_the_thoughts_is_the_answer() -> None:
@@ -462,11 +474,12 @@ def test_content_filter_settles_the_step_and_is_not_tried_again(status: int, bod
         ),
         (400, openai("<400> InvalidParameter: Range of input length should be [1, 129024]", "invalid_parameter_error")),
         (422, openai("prompt is too long: 210000 tokens > 200000 maximum")),
-        (413, b"<html><head><title>413 Request Entity Too Large</title></head></html>"),
-        (413, b""),
+        (413, openai("prompt is too long: 210000 tokens > 200000 maximum")),
+        (429, openai("This model's maximum context length is 65536 tokens.", "context_length_exceeded")),
+        (503, openai("litellm.ContextWindowExceededError: too long")),
     ],
 )
-def test_prompt_or_body_that_is_too_long_settles_the_step(status: int, body: bytes) -> None:
+def test_prompt_that_is_too_long_settles_the_step_under_every_status(status: int, body: bytes) -> None:
     """Too long is a fact of this step: an invalid answer of its own kind, and the user goes on."""
     assert settle(status, body) == Completion("", "context_length")
 
@@ -582,7 +595,9 @@ def test_path_that_takes_no_request_is_the_address() -> None:
         (400, openai("Unsupported parameter: 'response_format'", "unsupported_parameter")),
         (400, vllm("temperature must be at most 2", "BadRequestError", 400)),
         (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"}]}'),
-        (429, openai("Request too large for gpt-4o on tokens per min: Limit 30000, Requested 44002", "tokens")),
+        (413, b"<html><head><title>413 Request Entity Too Large</title></head></html>"),
+        (413, b"context length"),
+        (413, b""),
     ],
 )
 def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body: bytes) -> None:
@@ -590,6 +605,24 @@ def test_request_that_the_endpoint_refuses_is_not_tried_again(status: int, body:
     with pytest.raises(Rejected) as caught:
         settle(status, body)
     assert caught.value.kind == f"http_{status}"
+
+
+@pytest.mark.parametrize("status", [413, 429])
+def test_request_above_a_limit_of_tokens_a_minute_is_tried_again_and_counted(status: int) -> None:
+    """Groq and OpenAI say it under different statuses. If no time is long enough for it, its user fails."""
+    words = "Request too large for m on tokens per minute (TPM): Limit 6000, Requested 7012"
+    with pytest.raises(TransportFault) as caught:
+        settle(status, openai(words, "rate_limit_exceeded", "tokens"))
+    assert (caught.value.kind, caught.value.asks_to_wait) == ("http_413", False)
+
+
+@pytest.mark.parametrize("status", [400, 403, 413, 422, 429])
+def test_words_of_a_rate_limit_are_one_under_every_status_of_a_refusal(status: int) -> None:
+    """The wait in them is obeyed."""
+    words = "Rate limit reached on tokens per minute (TPM): Limit 6000, Used 5800. Please try again in 7.5s"
+    with pytest.raises(TransportFault) as caught:
+        settle(status, openai(words, "rate_limit_exceeded", "tokens"))
+    assert (caught.value.kind, caught.value.asks_to_wait, caught.value.retry_after) == ("http_429", True, 7.5)
 
 
 # The same by provider. The bodies are typed anew after the public pages and threads that are named.

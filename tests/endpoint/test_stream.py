@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.endpoint.replies import completion_of
 from harness.endpoint.stream import Event, Events, StreamedReply, looks_streamed, whole_stream
 from harness.errors import TransportFault
+from harness.model import Completion
 
 LARGEST = 2**20
 DONE = b"data: [DONE]\n\n"
@@ -25,11 +27,11 @@ def chunk(reason: str | None = None, **delta: object) -> bytes:
     return event({"model": "qwen", "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
 
 
-def read(*blocks: bytes, largest: int = LARGEST) -> dict[str, Any]:
+def read(*blocks: bytes, largest: int = LARGEST, ended: bool = False) -> dict[str, Any]:
     reply = StreamedReply(largest)
     for block in blocks:
         reply.feed(block)
-    return reply.whole()
+    return reply.whole(ended)
 
 
 def message(*blocks: bytes) -> Any:
@@ -120,7 +122,7 @@ WHOLE = (
 MERGED = {
     "model": "qwen",
     "usage": {"prompt_tokens": 7, "completion_tokens": 3},
-    "choices": [{"message": {"reasoning_content": "想", "content": "标签😀"}, "finish_reason": "stop"}],
+    "choices": [{"index": 0, "message": {"reasoning_content": "想", "content": "标签😀"}, "finish_reason": "stop"}],
 }
 
 
@@ -132,7 +134,7 @@ def test_chunks_become_the_whole_reply_wherever_they_are_cut(places: list[int]) 
 
 def test_whole_reply_under_the_name_of_a_stream_is_read_wherever_it_is_cut() -> None:
     """White space that comes before it, and by itself, makes it no stream of events."""
-    body = b' \r\n{"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}]}'
+    body = b' \r\n{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]}'
     for place in range(len(body)):
         assert read(body[:place], body[place:])["choices"][0]["message"]["content"] == "a"
 
@@ -190,35 +192,40 @@ def test_null_usage_of_every_chunk_does_not_forget_the_one_that_told() -> None:
 def test_whole_message_at_the_end_stands_for_its_pieces() -> None:
     """Servers that repeat the reply as a whole do not double it; one that sends nothing else is understood."""
     last = event({"choices": [{"message": {"role": "assistant", "content": "标签"}, "finish_reason": "stop"}]})
-    assert message(chunk(content="标"), chunk(content="签"), last, DONE) == {"content": "标签"}
-    assert message(last) == {"content": "标签"}
+    whole = {"role": "assistant", "content": "标签"}
+    assert message(chunk(content="标"), chunk(content="签"), last, DONE) == message(last) == whole
 
 
-def test_first_choice_is_the_only_one() -> None:
-    """What a server says in further choices is not mixed in."""
+def test_choices_do_not_mix() -> None:
+    """What a server says in further choices is apart from the first."""
     other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}]})
-    found = read(chunk(content="a"), other, chunk("stop"))["choices"]
-    assert found == [{"message": {"content": "a"}, "finish_reason": "stop"}]
+    found = read(chunk(content="a"), other, chunk("stop"))
+    assert completion_of(found) == Completion("a", "stop", model="qwen")
 
 
 @pytest.mark.parametrize(
-    ("indices", "said"),
+    ("indices", "text"),
     [
         ((1, 0), "b"),
         ((0, 1), "a"),
         ((None, 1), "a"),
-        (("0", 0), "b"),
+        (("0", 0), "ab"),
         (("1", None), "b"),
         ((0, 0), "ab"),
-        ((1, 2), None),
+        ((1, 2), "a"),
     ],
 )
-def test_choice_of_a_stream_is_that_of_index_0(indices: tuple[Any, Any], said: str | None) -> None:
-    """In whatever order a chunk has them; pieces of the same index belong together, and a text is no index."""
+def test_choice_of_a_stream_is_that_of_index_0_or_the_first_with_a_text(indices: tuple[Any, Any], text: str) -> None:
+    """In whatever order a chunk has them; pieces of the same index belong together."""
     both = [{"index": index, "delta": {"content": text}} for index, text in zip(indices, "ab", strict=True)]
     body = event({"id": "x", "choices": both}) + event({"choices": [{"index": 0, "finish_reason": "stop"}]})
-    found = read(body, DONE)["choices"][0]["message"]
-    assert found == ({} if said is None else {"content": said})
+    assert completion_of(read(body, DONE)).text == text
+
+
+def test_stream_has_not_ended_by_the_finish_reason_of_a_further_choice() -> None:
+    """The first one is still going on."""
+    other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]})
+    assert fault_of(chunk(content="a"), other) == "truncated"
 
 
 @pytest.mark.parametrize(
@@ -250,18 +257,30 @@ def test_done_ends_the_reply_and_what_follows_is_not_looked_at() -> None:
     reply = StreamedReply(LARGEST)
     reply.feed(chunk("stop", content="a") + DONE + b"data: {oops\n\n")
     assert reply.done
-    assert reply.whole()["choices"] == [{"message": {"content": "a"}, "finish_reason": "stop"}]
+    assert reply.whole(ended=False)["choices"] == [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}]
 
 
-def test_done_alone_makes_no_whole_reply() -> None:
-    """A relay ends every stream so, also one whose model broke off in mid-sentence: half an answer is none."""
-    assert fault_of(chunk(content='{"predicted_tags": ["a", "b'), DONE) == "truncated"
+@pytest.mark.parametrize("reason", [None, "null", "eos"])
+def test_done_or_the_body_s_proper_end_ends_a_reply_without_a_finish_reason(reason: str | None) -> None:
+    """A connection that merely closes does not, whatever the last chunk says."""
+    body = chunk(content="a") + chunk(reason, content="b")
+    assert completion_of(read(body, DONE)).text == completion_of(read(body, ended=True)).text == "ab"
+    assert fault_of(body) == "truncated"
+    with pytest.raises(TransportFault):
+        read(body, b'data: {"choices": [{"delta', ended=True)
+
+
+def test_finish_reason_of_the_protocol_stays() -> None:
+    """Another word after it changes nothing."""
+    found = read(chunk("null", content="a"), chunk("length"), chunk("null"))
+    assert found["choices"][0]["finish_reason"] == "length"
 
 
 def test_error_after_the_finish_reason_takes_nothing_back() -> None:
     """The answer was whole, and is paid for."""
     error = b'data: {"error": {"code": 502, "message": "gone"}}\n\n'
     assert read(chunk("stop", content="a"), error)["choices"][0] == {
+        "index": 0,
         "message": {"content": "a"},
         "finish_reason": "stop",
     }
@@ -277,7 +296,7 @@ def test_last_event_counts_without_its_blank_line() -> None:
     """Even where it is the one that makes the reply whole."""
     for left_out in (1, 2):
         found = read(chunk(content="a"), chunk("stop", content="b")[:-left_out])
-        assert found["choices"] == [{"message": {"content": "ab"}, "finish_reason": "stop"}]
+        assert found["choices"] == [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +350,7 @@ def test_error_in_mid_stream_ends_it_and_is_all_that_is_left(body: bytes, error:
         reply = StreamedReply(LARGEST)
         reply.feed(before + body + chunk("stop", content="b") + DONE)
         assert reply.done
-        assert reply.whole() == {"error": error}
+        assert reply.whole(ended=False) == {"error": error}
 
 
 def test_stream_without_any_choice_is_left_to_the_reader_of_whole_replies() -> None:
@@ -360,7 +379,7 @@ def test_stream_is_known_by_its_first_words(start: bytes) -> None:
     """Whatever its type is called; JSON never begins so."""
     body = start + chunk("stop", content="a")
     assert looks_streamed(body)
-    assert whole_stream(body, LARGEST)["choices"][0]["message"] == {"content": "a"}
+    assert whole_stream(body, LARGEST, ended=False)["choices"][0]["message"] == {"content": "a"}
     assert not looks_streamed(b'{"choices": []}') and not looks_streamed(b"") and not looks_streamed(b"<html>")
 
 
@@ -371,5 +390,8 @@ def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
     reply = StreamedReply(LARGEST)
     for start in range(0, len(body), size):
         reply.feed(body[start : start + size])
-    assert reply.whole()["choices"][0] == {"message": {"content": "a\ufffd"}, "finish_reason": "stop"}
+    assert reply.whole(ended=False)["choices"][0] == {
+        "message": {"content": "a\ufffd"},
+        "finish_reason": "stop",
+    }
     assert fault_of(body[:-3]) == "bad_json"

@@ -1,0 +1,358 @@
+"""Endpoints as their users report them, from outside: what they send is an answer, an unusable one, or a failure.
+
+Each case answers one user's first request in the odd way, and everything else as ever. What is read of it must be what
+the plain endpoint's run has, a failure, or an invalid answer of its kind; never another score.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.cli import main
+from tests.commands.test_commands import lines_of, write_tasks
+from tests.support.scripted import PromptHandler, answer, listening
+
+Body = dict[str, Any]
+Odd = Callable[[str], bytes]
+"""From the text of the true answer to the bytes of a whole reply of HTTP."""
+
+DONE = b"data: [DONE]\n\n"
+HARMONY = '<|channel|>analysis<|message|>{"a": "draft"}<|end|><|start|>assistant<|channel|>final<|message|>'
+
+
+# What an endpoint sends
+
+
+def plain(text: str, **more: Any) -> Body:
+    message = {"role": "assistant", "content": text}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], **more}
+
+
+def spoken(message: Body, reason: str | None = "stop", **more: Any) -> Body:
+    return {"choices": [{"index": 0, "message": message, "finish_reason": reason}], **more}
+
+
+def http(status: int, data: Body | bytes) -> bytes:
+    body = data if isinstance(data, bytes) else orjson.dumps(data)
+    return b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body
+
+
+def refused(status: int, message: str, **more: Any) -> bytes:
+    return http(status, {"error": {"message": message, **more}})
+
+
+def piece(text: str, reason: str | None = None) -> Body:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}
+
+
+def events(*chunks: Body | bytes) -> bytes:
+    return b"".join(
+        chunk if isinstance(chunk, bytes) else b"data: " + orjson.dumps(chunk) + b"\n\n" for chunk in chunks
+    )
+
+
+def streamed(*chunks: Body | bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    """With an empty `end` the connection closes before the body's own."""
+    body = events(*chunks)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"%x\r\n%b\r\n" % (len(body), body) + end
+
+
+def unframed(*chunks: Body | bytes) -> bytes:
+    """A body that ends where the connection does."""
+    return b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + events(*chunks)
+
+
+def cut(text: str) -> str:
+    """As much of an answer as a repair would score."""
+    return text[: text.index('"predicted_tags"') + 30]
+
+
+def halves(text: str) -> tuple[str, str]:
+    return text[: len(text) // 2], text[len(text) // 2 :]
+
+
+def call(arguments: Any) -> Body:
+    return {"name": "answer", "arguments": arguments}
+
+
+# A run
+
+
+@contextmanager
+def serving(odd: Odd | None) -> Iterator[tuple[str, list[Body]]]:
+    """Answer as the baseline; the first request of all, and no other, in the odd way."""
+    requests: list[Body] = []
+
+    class Handler(PromptHandler):
+        def do_POST(self) -> None:
+            body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append(body)
+            text = answer("baseline/recency", body["messages"], 0)
+            if odd is not None and len(requests) == 1:
+                self.wfile.write(odd(text))
+                self.close_connection = True
+            else:
+                self.wfile.write(http(200, plain(text)))
+
+    with listening(Handler) as port:
+        yield f"http://127.0.0.1:{port}/v1", requests
+
+
+class Outcome:
+    """What one run came to: its exit code, requests, predictions by step, kinds of invalid answers, and failures."""
+
+    def __init__(self, folder: Path, odd: Odd | None, *options: str) -> None:
+        folder.mkdir(exist_ok=True)
+        write_tasks(folder / "tasks", 2)
+        where = ["--tasks-dir", str(folder / "tasks"), "--results-dir", str(folder / "out"), "--no-html"]
+        model = ["--model", "m", "--platform", "weibo", "--concurrency", "1", *options]
+        with serving(odd) as (url, self.requests):
+            self.code = main(["run", "--api-url", url, *model, *where])
+        run = folder / "out/m"
+        steps = [
+            (line["user_id"], step) for line in _lines(run / "inference_results_weibo.jsonl") for step in line["steps"]
+        ]
+        self.scores = {(user, step["step_id"]): (step["prediction"], step["metrics"]) for user, step in steps}
+        self.invalid = {step["outcome"] for _, step in steps} - {"valid"}
+        self.failures = [line["detail"] for line in _lines(run / "failures_weibo.jsonl")]
+        self.retries = [line["kind"] for line in _lines(run / "run_weibo.log") if line["what"] == "retry"]
+
+
+def _lines(path: Path) -> list[Body]:
+    return lines_of(path) if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The run at an endpoint without any oddity."""
+    return Outcome(tmp_path_factory.mktemp("truth"), None)
+
+
+# Cases
+
+ANSWERED: dict[str, Odd] = {
+    # An error that is none
+    "error: empty members": lambda text: http(200, plain(text, error={"message": "", "type": "", "code": None})),
+    "error: code 0": lambda text: http(200, plain(text, error={"code": 0, "message": "success"})),
+    "error: code as text": lambda text: http(200, plain(text, error={"code": "200", "message": "OK"})),
+    "error: none in words": lambda text: http(200, plain(text, error="none")),
+    "error: in the choice": lambda text: http(
+        200, {"choices": [{"message": {"content": text}, "error": {"code": 0, "message": ""}}]}
+    ),
+    # Other places of the answer
+    "content: object": lambda text: http(200, spoken({"content": json.loads(text)})),
+    "content: part": lambda text: http(200, spoken({"content": {"type": "text", "text": text}})),
+    "content: list of texts": lambda text: http(200, spoken({"content": list(halves(text))})),
+    "content: output_text": lambda text: http(200, spoken({"content": [{"type": "output_text", "text": text}]})),
+    "content: mixed list": lambda text: http(
+        200,
+        spoken(
+            {
+                "content": [
+                    {"type": "thinking", "thinking": "{"},
+                    {"type": "image_url", "image_url": {"url": "x"}},
+                    halves(text)[0],
+                    {"text": {"value": halves(text)[1]}},
+                ]
+            }
+        ),
+    ),
+    "function_call": lambda text: http(200, spoken({"content": None, "function_call": call(text)}, "function_call")),
+    "function_call: object": lambda text: http(200, spoken({"function_call": call(json.loads(text))}, "stop")),
+    "tool call: object": lambda text: http(
+        200, spoken({"content": "", "tool_calls": [{"function": call(json.loads(text))}]}, "tool_calls")
+    ),
+    "parsed": lambda text: http(200, spoken({"content": None, "parsed": json.loads(text)})),
+    "choice: text": lambda text: http(200, {"choices": [{"text": text, "finish_reason": "stop"}]}),
+    "choice: delta": lambda text: http(200, {"choices": [{"delta": {"content": text}, "finish_reason": "stop"}]}),
+    "choice: index 1": lambda text: http(200, {"choices": [{"index": 1, "message": {"content": text}}]}),
+    "choice: index as text": lambda text: http(200, {"choices": [{"index": "0", "message": {"content": text}}]}),
+    "choice: thoughts apart": lambda text: http(
+        200,
+        {
+            "choices": [
+                {"index": 0, "message": {"content": "", "reasoning_content": "想"}},
+                {"index": 1, "message": {"content": text}},
+            ]
+        },
+    ),
+    "envelope": lambda text: http(200, {"code": 0, "message": "success", "data": plain(text)}),
+    "thoughts: an object alone": lambda text: http(200, spoken({"content": None, "reasoning": text})),
+    "thoughts: an object at the end": lambda text: http(
+        200, spoken({"content": "", "reasoning_content": f"好。{text}"})
+    ),
+    # Marks of thoughts
+    "harmony": lambda text: http(200, plain(HARMONY + text)),
+    "harmony: to its end": lambda text: http(200, plain(f"{HARMONY}{text}<|return|>")),
+    "harmony: json": lambda text: http(
+        200, plain(HARMONY.replace("final<|message|>", "final <|constrain|>json<|message|>") + text)
+    ),
+    "[THINK]": lambda text: http(200, plain('[THINK]{"a": "draft"}[/THINK]' + text)),
+    "<seed:think>": lambda text: http(200, plain('<seed:think>{"a": "draft"}</seed:think>' + text)),
+    # Streams
+    "stream: no finish_reason": lambda text: streamed(*map(piece, halves(text)), DONE),
+    "stream: no [DONE]": lambda text: streamed(*map(piece, halves(text))),
+    "stream: reason null": lambda text: streamed(*[piece(half, "null") for half in halves(text)]),
+    "stream: reason, then cut": lambda text: streamed(piece(text), piece("", "stop"), end=b""),
+    "stream: unframed": lambda text: unframed(piece(text), DONE),
+    "stream: comment as data": lambda text: streamed(b"data: : PROCESSING\n\n", piece(text), DONE),
+    "stream: cumulative": lambda text: streamed(*[piece(text[:end]) for end in (9, 20, 40, len(text))], DONE),
+    "stream: empty error": lambda text: streamed(
+        piece(text) | {"error": {"message": ""}}, {"code": 0, "message": "success"}, piece("", "stop"), DONE
+    ),
+    "stream: envelope": lambda text: streamed({"data": piece(text)}, {"data": piece("", "stop")}, DONE),
+    "stream: index 1": lambda text: streamed({"choices": [{"index": 1, "delta": {"content": text}}]}, DONE),
+    "stream: text": lambda text: streamed({"choices": [{"text": text}]}, DONE),
+    "stream: function_call": lambda text: streamed(
+        *[{"choices": [{"delta": {"function_call": {"arguments": half}}}]} for half in halves(text)], DONE
+    ),
+}
+"""Replies that hold the true answer."""
+
+
+@pytest.mark.parametrize("case", ANSWERED)
+def test_paid_answer_is_read_at_once(case: str, tmp_path: Path, truth: Outcome) -> None:
+    """Wherever it is, and whatever is beside it: every score is that of a plain endpoint, with no further request."""
+    options = ("--stream", "on") if case.startswith("stream") else ()
+    outcome = Outcome(tmp_path, ANSWERED[case], *options)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, [])
+    assert len(outcome.requests) == len(truth.requests)
+
+
+ASKED_AGAIN: dict[str, Odd] = {
+    "json_validate_failed": lambda text: refused(
+        400, "Failed to generate JSON. Please adjust your prompt.", code="json_validate_failed"
+    ),
+    "json_validate_failed in a 200": lambda text: refused(200, "Failed to validate JSON.", code="json_validate_failed"),
+    "json_validate_failed in a stream": lambda text: streamed(
+        piece(cut(text)), {"error": {"message": "x", "code": "json_validate_failed"}}, DONE
+    ),
+    "stream: open JSON": lambda text: streamed(piece(cut(text)), piece("", "stop"), DONE),
+    "stream: open JSON without a reason": lambda text: streamed(piece(cut(text)), DONE),
+    "stream: open JSON and the body's end": lambda text: streamed(piece(cut(text), "null")),
+    "open JSON without a reason": lambda text: http(200, spoken({"content": cut(text)}, None)),
+    "open JSON with reason null": lambda text: http(200, spoken({"content": cut(text)}, "null")),
+    "harmony: open JSON": lambda text: streamed(piece(HARMONY + cut(text)), piece("", "stop"), DONE),
+}
+"""Replies that are the model's own failure, or may be."""
+
+
+@pytest.mark.parametrize("case", ASKED_AGAIN)
+def test_unusable_reply_is_asked_for_again_and_then_invalid(case: str, tmp_path: Path, truth: Outcome) -> None:
+    """With a note, which is no failed try; without another request the answer is invalid, and nothing is made up."""
+    options = ("--stream", "on") if "stream" in case else ()
+    outcome = Outcome(tmp_path / "again", ASKED_AGAIN[case], *options)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, [])
+    assert outcome.requests[1]["messages"] != outcome.requests[0]["messages"]
+    once = Outcome(tmp_path / "once", ASKED_AGAIN[case], "--parse-retries", "0", *options)
+    assert (once.code, once.invalid, len(once.requests)) == (0, {"no_json"}, len(truth.requests))
+
+
+FAILED: dict[str, tuple[str, Odd]] = {
+    "stream: cut after an odd reason": ("truncated", lambda text: streamed(piece(cut(text), "null"), end=b"")),
+    "stream: cut after another word": ("truncated", lambda text: streamed(piece(cut(text), "eos_token"), end=b"")),
+    "stream: unframed": ("truncated", lambda text: unframed(piece(cut(text), "null"))),
+    "stream: unframed and whole": ("truncated", lambda text: unframed(piece(text))),
+    "stream: half an event": ("truncated", lambda text: streamed(piece(cut(text)), b'data: {"choices": [{"del')),
+    "stream: error": ("http_502", lambda text: streamed(piece(cut(text)), {"code": 7, "msg": "overheated"}, DONE)),
+    "error with words": ("http_502", lambda text: http(200, plain(text, error={"code": 0, "message": "overheated"}))),
+    "no token": (
+        "no_completion",
+        lambda text: http(200, plain("", usage={"prompt_tokens": 800, "completion_tokens": 0})),
+    ),
+    "stream: no token": (
+        "no_completion",
+        lambda text: streamed(piece("", "stop") | {"usage": {"prompt_tokens": 8, "completion_tokens": 0}}, DONE),
+    ),
+    "413: tokens a minute": (
+        "http_413",
+        lambda text: refused(
+            413, "Request too large on tokens per minute (TPM): Limit 6, Requested 7", code="rate_limit_exceeded"
+        ),
+    ),
+    "429: tokens a minute": (
+        "http_413",
+        lambda text: refused(429, "Request too large for m on tokens per min (TPM): Limit 6, Requested 7"),
+    ),
+}
+"""Replies that are the endpoint's failure, and its kind."""
+
+
+@pytest.mark.parametrize("case", FAILED)
+def test_failure_of_the_endpoint_is_tried_again_and_no_score(case: str, tmp_path: Path, truth: Outcome) -> None:
+    """A later try scores as ever; without one that user fails, and the others' scores are theirs."""
+    kind, odd = FAILED[case]
+    options = ("--stream", "on") if case.startswith("stream") else ()
+    outcome = Outcome(tmp_path / "again", odd, *options)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, [kind])
+    once = Outcome(tmp_path / "once", odd, "--max-retries", "0", *options)
+    assert (once.code, once.invalid) == (1, set())
+    assert once.scores and once.scores.items() < truth.scores.items()
+    assert [detail.partition(":")[0] for detail in once.failures] == [kind]
+
+
+def test_body_limit_of_a_proxy_fails_its_user_and_is_no_answer(tmp_path: Path, truth: Outcome) -> None:
+    """The page of a proxy in front of the endpoint says nothing about the model's context."""
+    page = b"<html><head><title>413 Request Entity Too Large</title></head></html>"
+    outcome = Outcome(tmp_path, lambda text: http(413, page))
+    assert (outcome.code, outcome.invalid, len(outcome.failures)) == (1, set(), 1)
+    assert outcome.scores.items() < truth.scores.items()
+
+
+@pytest.mark.parametrize("status", [400, 413, 422, 500, 503])
+def test_too_long_a_context_is_an_invalid_answer_under_every_status(status: int, tmp_path: Path) -> None:
+    """The protocol's own error is the step's, and the user goes on."""
+    words = "This model's maximum context length is 8192 tokens."
+    outcome = Outcome(tmp_path, lambda text: refused(status, words, code="context_length_exceeded"))
+    assert (outcome.code, outcome.invalid, outcome.retries) == (0, {"context_length"}, [])
+
+
+def test_message_that_the_model_could_not_finish_is_an_invalid_answer(tmp_path: Path) -> None:
+    """As one that was cut off at its length, under OpenAI's status 400."""
+    words = "Could not finish the message because max_tokens or model output limit was reached."
+    outcome = Outcome(tmp_path, lambda text: refused(400, words))
+    assert (outcome.code, outcome.invalid, outcome.retries) == (0, {"length"}, [])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"error": {"message": "Rate limit reached for requests"}},
+        {"code": 50603, "msg": "Too many requests, slow down"},
+        {"status": "449", "error_msg": "You exceeded your current rate limit"},
+        {"detail": "请求过于频繁", "choices": []},
+    ],
+)
+def test_words_of_a_rate_limit_in_a_200_are_a_rate_limit(data: Body, tmp_path: Path, truth: Outcome) -> None:
+    """Which is waited for, and counts as no failed try."""
+    outcome = Outcome(tmp_path, lambda text: http(200, data), "--max-retries", "0")
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, ["http_429"])
+
+
+@pytest.mark.parametrize("name", ["msg", "error_msg", "errmsg", "message", "detail", "note"])
+def test_endpoint_s_own_words_are_shown_whatever_they_are_called(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the failure of the user whom they met."""
+    outcome = Outcome(
+        tmp_path, lambda text: http(200, {name: "the hamster sleeps", "body": None}), "--max-retries", "0"
+    )
+    assert outcome.code == 1
+    assert "the hamster sleeps" in outcome.failures[0]
+
+
+def test_expired_token_in_a_200_stops_the_run_in_the_endpoint_s_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At once: no time makes the key good."""
+    outcome = Outcome(tmp_path, lambda text: http(200, {"status": "439", "msg": "Your API Token has expired."}))
+    assert (outcome.code, len(outcome.requests)) == (3, 1)
+    assert "Your API Token has expired." in capsys.readouterr().out
