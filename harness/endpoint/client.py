@@ -12,7 +12,7 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -40,7 +40,7 @@ FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
 STOOD_STILL = 2.0
 """Seconds by which a time-out comes late only if this machine, or its loop, stood still meanwhile."""
-UNSAFE_HEADER = re.compile("header|content-length|transfer-encoding", re.IGNORECASE)
+UNSAFE_HEADER = re.compile("invalid .*header|content-length|transfer-encoding", re.IGNORECASE)
 """In aiohttp's words for a reply whose head could be read in two ways."""
 LONGEST_STREAM = 10.0
 """Bound of a stream that never pauses for long, in time-outs."""
@@ -89,7 +89,7 @@ class Client:
         self.shown = address.shown
         self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
-        headers = {**address.headers, "Content-Type": "application/json"}
+        headers = {"Accept-Encoding": ENCODINGS, **address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
         self.headers = headers
@@ -100,7 +100,7 @@ class Client:
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        self._session = self._shares_with._session if self._shares_with else self.sessions(self.headers)
+        self._session = self._shares_with._session if self._shares_with else self.sessions()
         return self
 
     async def __aexit__(
@@ -109,15 +109,14 @@ class Client:
         if self._shares_with is None:
             await self._session.close()
 
-    def sessions(self, headers: Mapping[str, str], read: float | None = None) -> aiohttp.ClientSession:
-        """Return a session whose requests have these `headers`, and which is to be closed.
+    def sessions(self, read: float | None = None) -> aiohttp.ClientSession:
+        """Return a session, which is to be closed; `read` are seconds between two pieces of a reply.
 
-        Its replies are for `Body`, which unpacks them. `read` are seconds between two pieces of one.
+        Its replies are for `Body`, which unpacks them. It has no headers, which a proxy would get with the key.
         """
         return aiohttp.ClientSession(
             connector=self._way.connector(),
             proxy=self.proxy,
-            headers={"Accept-Encoding": ENCODINGS, **headers},
             # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=read),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -173,8 +172,10 @@ class Client:
     async def _posted(self, body: bytes) -> aiohttp.ClientResponse:
         """Return a reply after its head."""
         try:
-            return await self._session.post(self._url, data=body, allow_redirects=False)
-        except ValueError as error:  # a header that would be two; aiohttp's errors of an address are some, too
+            return await self._session.post(self._url, data=body, headers=self.headers, allow_redirects=False)
+        except aiohttp.ClientError:
+            raise
+        except ValueError as error:  # a header that would be two
             raise aiohttp.InvalidURL(self._public) from error
 
     async def _streamed(self, response: aiohttp.ClientResponse, begun: float) -> tuple[dict[str, Any], float | None]:
@@ -266,9 +267,10 @@ class Client:
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
             case aiohttp.ClientResponseError() if UNSAFE_HEADER.search(error.message):
+                header = " ".join(error.message.split()).rstrip(" ^")
                 return replies.Denied(
-                    f"the head of a reply from {self._public} is refused, since it can be read in two ways: "
-                    f"{_reason(error)}; the server, or a proxy in front of it, has to be mended"
+                    f"{self._public}: the head of a reply is refused, since it can be read in two ways: "
+                    f"{one_line(header)}; the server, or a proxy in front of it, has to be mended"
                 )
             case aiohttp.ClientResponseError():
                 return TransportFault("bad_http", f"the reply is not HTTP: {_reason(error)}")

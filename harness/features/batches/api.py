@@ -152,10 +152,10 @@ class BatchApi:
         headers = {name: value for name, value in client.headers.items() if name != "Content-Type"}
         if isinstance(data, bytes):
             headers["Content-Type"] = "application/json"
-        how: JSON = {"data": data, "allow_redirects": False}
+        how: JSON = {"data": data, "headers": headers, "allow_redirects": False}
         try:
             async with (
-                client.sessions(headers, client.timeout) as session,
+                client.sessions(client.timeout) as session,
                 session.request("GET" if data is None else "POST", URL(url), **how) as response,
             ):
                 if into is not None and response.status == 200:
