@@ -37,7 +37,7 @@ class Unpacker:
 
     def __init__(self, coding: str, largest: float) -> None:
         self._is_packed = coding.strip().lower() in PACKED
-        self._bare = coding.strip().lower() == "deflate"
+        self._may_be_bare = coding.strip().lower() == "deflate"  # some servers leave out the head of zlib
         self._largest = largest
         self._read = self._size = self._members = 0
         self._member: zlib._Decompress | None = None
@@ -73,13 +73,17 @@ class Unpacker:
         return pieces
 
     def _next_member(self, first: int) -> zlib._Decompress:
-        """Return what unpacks a member by its first byte, which no JSON and no stream of text begins with."""
+        """Return what unpacks a member, by its first byte. Raise `zlib.error` if that begins none."""
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise TransportFault("too_large", f"the reply is packed in more than {MAX_MEMBERS} pieces")
-        if self._bare and first & 15 != 8:  # some servers leave out the head of zlib
+        if first == 0x1F:
+            return zlib.decompressobj(GZIP)
+        if first & 15 == 8:
+            return zlib.decompressobj(ZLIB)
+        if self._may_be_bare:
             return zlib.decompressobj(BARE)
-        return zlib.decompressobj(ZLIB if first & 15 == 8 else GZIP)
+        raise zlib.error
 
     def _too_large(self) -> TransportFault:
         return TransportFault("too_large", f"the reply is longer than {int(self._largest) >> 20} MB")

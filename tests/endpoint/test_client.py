@@ -126,7 +126,7 @@ async def test_each_transport_fault_becomes_a_fault_of_its_kind(kind: str) -> No
 
     endpoint = await start(Options(faults=FaultPlan(1.0, (kind,))))
     try:
-        fault = await fault_of(Address(endpoint.url, KEY), CALL, 0.05 if kind == "stall" else HANGS)
+        fault = await fault_of(Address(endpoint.url, KEY), CALL, 0.5 if kind == "stall" else HANGS)
     finally:
         await endpoint.close()
     assert isinstance(fault, TransportFault)
@@ -837,6 +837,36 @@ async def test_each_error_of_aiohttp_becomes_what_was_decided(
     assert (error.kind if isinstance(error, TransportFault) else STOPS) == DECISIONS[kind]
     assert getattr(error, "unreachable", False) == (DECISIONS[kind] in UNREACHABLE)
     assert "secret" not in str(error)
+
+
+# Requests
+
+
+@pytest.mark.anyio
+async def test_credentials_of_address_and_proxy_are_in_headers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the request line that a proxy gets."""
+    async with serving() as server:
+        proxy = server.url.removesuffix("/v1").replace("//", "//me:mine@")
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        await send(Address("http://you:yours@model.invalid/v1?a=b"), b"{}")
+    line, *headers = server.heads[0].splitlines()
+    assert line == "POST http://model.invalid/v1/chat/completions?a=b HTTP/1.1"
+    assert {"Authorization: Basic eW91OnlvdXJz", "Proxy-Authorization: Basic bWU6bWluZQ=="} <= set(headers)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("proxy", [False, True])
+@pytest.mark.parametrize("value", ["a\r\nX-Other: b", "a\nX-Other: b", "a\0b"])
+async def test_header_with_a_line_end_is_never_written(
+    value: str, proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would make another header of it."""
+    async with serving() as server:
+        if proxy:
+            monkeypatch.setenv("HTTP_PROXY", server.url.removesuffix("/v1"))
+        url = "http://model.invalid/v1" if proxy else server.url
+        assert type(await fault_of(Address(url, headers={"X-Own": value}))) is EndpointStopped
+    assert server.heads == []
 
 
 # Proxies

@@ -448,30 +448,61 @@ async def test_request_that_waits_for_a_connection_gets_the_next_place() -> None
     assert len(server.heads) == 3
 
 
+FOREIGN = http(body_of("别人的回答"))
+TWICE = {
+    "with the first": (http(GOOD) + FOREIGN,),
+    "with the end of the first": (http(GOOD)[:-5], GOOD[-5:] + FOREIGN),
+    "with the body of the first": (http(GOOD).removesuffix(GOOD), GOOD + FOREIGN),
+    "half of it with the first": (http(GOOD) + FOREIGN[:-9], FOREIGN[-9:]),
+    "half of its head with the first": (http(GOOD) + FOREIGN[:9], FOREIGN[9:]),
+    "while the connection is idle": (http(GOOD), FOREIGN),
+}
+
+
 @BOTH_LOOPS
 @pytest.mark.anyio
-@pytest.mark.parametrize("late", [False, True], ids=["with the first", "while the connection is idle"])
-async def test_second_reply_to_one_request_never_answers_the_next(late: bool) -> None:
+@pytest.mark.parametrize("proxy", [False, True], ids=["directly", "through a proxy"])
+@pytest.mark.parametrize("when", TWICE)
+async def test_second_reply_to_one_request_never_answers_the_next(
+    when: str, proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A user must not get another's answer: the connection is left, and the next request gets its own."""
-    told, foreign = asyncio.Event(), http(body_of("别人的回答"))
+    written = asyncio.Event()
 
     async def twice(write: Write) -> bool:
-        await write(http(GOOD) + (b"" if late else foreign))
-        if late:
-            await told.wait()
-            await write(foreign)
+        await in_turn(*TWICE[when])(write)
+        written.set()
+        return True
+
+    async with serving(twice) as server:
+        url = server.url
+        if proxy:
+            monkeypatch.setenv("HTTP_PROXY", url.removesuffix("/v1"))
+            url = "http://model.invalid/v1"
+        async with Client(Address(url, KEY), timeout=HANGS, connections=1) as client:
+            await call(client)
+            await written.wait()
+            reply, faults = await call(client)
+    assert (reply.completion, faults, server.connections) == (Completion("好"), [], 2)
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+async def test_repeat_that_nobody_has_read_yet_is_seen_before_the_next_request() -> None:
+    """The next request follows at once: what the system has of a connection counts, not what the loop has read."""
+    repeats = 20
+
+    async def repeated(write: Write) -> bool:
+        await write(http(GOOD))
+        await write(FOREIGN)
         return True
 
     async with (
-        serving(twice) as server,
+        serving(*[repeated] * repeats) as server,
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
     ):
-        await call(client)
-        told.set()
-        for _ in range(5):
-            await asyncio.sleep(0.01)  # the foreign reply comes, and nobody waits for it
-        reply, faults = await call(client)
-    assert (reply.completion, faults, server.connections) == (Completion("好"), [], 2)
+        texts = {(await client.send(b"{}")).completion.text for _ in range(repeats)}
+    assert (texts, server.connections) == ({"好"}, repeats)
 
 
 @pytest.mark.anyio
