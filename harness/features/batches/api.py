@@ -17,7 +17,6 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import orjson
-from yarl import URL
 
 from harness.endpoint import replies
 from harness.endpoint.body import Body, whole_body
@@ -156,7 +155,7 @@ class BatchApi:
         try:
             async with (
                 client.sessions(client.timeout) as session,
-                session.request("GET" if data is None else "POST", URL(url), **how) as response,
+                session.request("GET" if data is None else "POST", url, **how) as response,
             ):
                 if into is not None and response.status == 200:
                     body = Body(response)
