@@ -15,7 +15,7 @@ import tracemalloc
 import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from harness.endpoint.connect import CA_VARIABLES
 from harness.endpoint.transport import Received
 from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
 from harness.model import Completion
+from tests.endpoint.test_hostile import serving as staying
 from tests.support import virtual
 
 KEY = "sk-Zq0123456789abcdefWXYZ"
@@ -1214,6 +1215,32 @@ async def test_every_error_of_a_socks_proxy_is_caught(socks: Any, monkeypatch: p
         fault = await fault_of(Address("http://model.invalid/v1", KEY))
         assert isinstance(fault, TransportFault)
         assert (fault.kind, fault.unreachable) == ("proxy", True)
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("way", ["directly", "HTTP", "SOCKS"])
+async def test_connection_serves_again_whatever_its_way(
+    way: str, secure: bool, socks: Any, self_signed: SelfSigned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through either proxy and inside a tunnel, too: a handshake for each request would take longer than it."""
+    read: list[bytes] = []
+    async with AsyncExitStack() as held:
+        server = await held.enter_async_context(staying(tls=self_signed.server if secure else None))
+        url = server.url
+        if way == "HTTP" and secure:
+            monkeypatch.setenv("ALL_PROXY", await held.enter_async_context(tunnelling(url, read)))
+        elif way == "HTTP":
+            monkeypatch.setenv("ALL_PROXY", url.removesuffix("/v1"))
+        elif way == "SOCKS":
+            monkeypatch.setenv("ALL_PROXY", f"socks5h://{await held.enter_async_context(socks_proxy(url, read))}")
+        if way != "directly":
+            url = f"http{'s' if secure else ''}://model.invalid/v1"
+        async with Client(Address(url, KEY, insecure_tls=True), timeout=HANGS, connections=1) as client:
+            for _ in range(3):
+                assert (await client.send(b"{}")).completion == Completion("好")
+    assert (len(server.heads), server.connections) == (3, 1)
 
 
 # Streams
