@@ -140,10 +140,11 @@ async def whole_body(
         if answer is None:
             raise
         return answer
-    content = (blocks[0] if len(blocks) == 1 else b"".join(blocks)).strip()
-    if content[:1] == b"{" and content[-1:] == b"}":
+    content = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+    text = content.strip()
+    if text[:1] == b"{" and text[-1:] == b"}":
         return content
-    return whole_answer(content) or content
+    return whole_answer(text) or content
 
 
 def whole_answer(body: bytes) -> bytes | None:
