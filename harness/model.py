@@ -35,29 +35,41 @@ class Message:
     content: str
 
 
+RESERVED = frozenset({"model", "messages", "n", "stream", "stream_options"})
+"""Members of a request's body that no benchmark may set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One chat call of a benchmark; model and sampling parameters are the run's.
 
     `json_object` says whether the reply has to be a JSON object, and `schema` is its JSON schema, None for any object.
-    `parameters` are further members of the body, plain JSON; each is used unless the run sets it.
+    `parameters` are further members of the body, plain JSON; each is used unless the run sets it. Those in `RESERVED`
+    are the harness's: raise `ValueError` for one. `full_messages` are sent in place of `messages` where these lack
+    something, such as the parts of a content.
     """
 
     messages: tuple[Message, ...]
     json_object: bool = True
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    full_messages: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        if taken := sorted(RESERVED.intersection(self.parameters)):
+            raise ValueError(f"Request.parameters cannot set {', '.join(taken)}: the run and `messages` decide that")
 
 
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
-    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for five of our own: `content_filter`
-    (its input filter) and `context_length` (prompt or body too long) are requests that it refused, `only_thinking` is a
-    reply that was cut off before its answer began, `tool_call` one whose text is the arguments of its only tool call,
-    `unclosed` a streamed one whose JSON has no end. Token counts are None if the endpoint reports none. `reasoning` is
-    the thoughts of a model, if the endpoint returns them apart from the text. `cached_tokens` are those of the prompt
-    that came from the endpoint's cache, `reasoning_tokens` those of the completion that went into thoughts.
+    `finish_reason` is the endpoint's value, or OpenAI's equivalent, except for six of our own: `content_filter` (its
+    input filter) and `context_length` (too long a prompt) are requests that it refused, `failed_generation` is a
+    failure of the model that it reports, `only_thinking` a reply that was cut off before its answer began, `tool_call`
+    one whose text is the arguments of its only tool call, `unclosed` one whose JSON has no end. Token counts are None
+    if the endpoint reports none. `reasoning` is the thoughts of a model, if the endpoint returns them apart from the
+    text. `cached_tokens` are those of the prompt that came from the endpoint's cache, `reasoning_tokens` those of the
+    completion that went into thoughts.
     """
 
     text: str

@@ -75,9 +75,12 @@ class LLM(Incomplete):
         form = response_format.get("type") if isinstance(response_format, dict) else None
         dialog = list(dialog)
         messages = tuple(_message(each) for each in dialog)
+        full_messages = None
         if any(set(each) != {"role", "content"} or not isinstance(each["content"], str) for each in dialog):
-            asked["messages"] = [dict(each) for each in dialog]
-        completion = await harness.send(Request(messages, form not in (None, "text"), _plain(asked)))
+            full_messages = _plain([dict(each) for each in dialog])
+        parameters = _plain({name: value for name, value in asked.items() if _given(value)})
+        request = Request(messages, form not in (None, "text"), parameters, full_messages=full_messages)
+        completion = await harness.send(request)
         if (why := no_reply(completion)) is not None:
             raise NoReply(why)
         return completion.text
@@ -88,19 +91,18 @@ def _given(value: Any) -> bool:
     return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
 
 
-def _plain(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that were set as plain JSON. Raise `TypeError` or `ValueError` for what JSON cannot hold.
+def _plain(value: Any) -> Any:
+    """Return a value as plain JSON. Raise `TypeError` or `ValueError` for what JSON cannot hold.
 
     The standard library's writer is upstream's: it takes the numbers of numpy that are subclasses of Python's.
     """
-    given = {name: value for name, value in asked.items() if _given(value)}
-    return orjson.loads(json.dumps(given, allow_nan=False))  # type: ignore[no-any-return]
+    return orjson.loads(json.dumps(value, allow_nan=False))
 
 
 def _message(given: Any) -> Message:
     """Return the text of a message: role and content, of a content in parts the parts' texts.
 
-    Whatever else a message has goes into the body by `Request.parameters`, which replace its `messages`.
+    Whatever else a message has goes into the body by `Request.full_messages`.
     """
     role, content = given["role"], given.get("content")
     if not isinstance(role, str) or not isinstance(content, str | list | tuple | None):

@@ -26,11 +26,12 @@ _THINKING = re.compile(r"\s*(?:<(?:think|thinking|seed:think)>|\[THINK\]|◁thin
 """How thoughts begin: of most models, Seed-OSS, Magistral, Kimi, and gpt-oss, whose harmony format has channels."""
 _THOUGHT = re.compile(
     r"</(?:think|thinking|seed:think)>|\[/THINK\]|◁/think▷"
-    r"|<\|channel\|>(?:final|commentary)[^{}]{0,60}?<\|message\|>"
+    r"|<\|channel\|>(?:final|commentary)[^{}]{0,60}?<\|message\|>|assistantfinal"
 )
-"""How thoughts end. Some servers return the end without the beginning, which was in the prompt."""
-_TURN_END = re.compile(r"\s*<\|(?:return|end|call)\|>\Z")
-"""The mark that ends a message of harmony."""
+"""How thoughts end. Some servers return the end without the beginning, which was in the prompt, or harmony without its
+special tokens."""
+_TURN_ENDS = ("<|return|>", "<|end|>", "<|call|>")
+"""Marks that end a message of harmony."""
 
 _MOST_THOUGHTS = 16
 """Ends of thoughts that are tried, in addition to the last: each takes time that grows with what follows."""
@@ -146,7 +147,10 @@ def after_thinking(text: str) -> str | None:
 
 
 def _without_turn_end(text: str) -> str:
-    return _TURN_END.sub("", text.strip())
+    text = text.strip()
+    for mark in _TURN_ENDS:
+        text = text.removesuffix(mark)
+    return text.rstrip()
 
 
 def is_json(text: str) -> bool:

@@ -55,10 +55,11 @@ class Baselines:
         room = call.max_completion_tokens or call.max_tokens
         text, is_cut = ended(self._answer(call), call.stop or (), room if room and room > 0 else None)
         prompt = sum([len(message["content"]) for message in call.messages]) // 2
+        reason = "length" if is_cut else "stop"
         reply = {
             "model": call.model,
-            "choices": [{"message": {"content": text}, "finish_reason": "length" if is_cut else "stop"}],
-            "usage": {"prompt_tokens": prompt, "completion_tokens": tokens(text)},
+            "choices": [{"message": {"content": text}, "finish_reason": reason}],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": completion_tokens(text, reason)},
         }
         return Received(completion_of(reply), defaults.EMBEDDED)
 
@@ -75,6 +76,11 @@ class Baselines:
 
 def tokens(text: str) -> int:
     return len(text) // 2
+
+
+def completion_tokens(text: str, finish_reason: str) -> int:
+    """Return the tokens of a completion. That of an empty one is its end: a model has made it."""
+    return tokens(text) if text or finish_reason != "stop" else 1
 
 
 def ended(text: str, stop: str | Sequence[str], room: int | None) -> tuple[str, bool]:

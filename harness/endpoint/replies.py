@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -32,8 +33,9 @@ TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
 relays end a stream that broke off behind them like any other (LiteLLM: finish_reason `stop`, [DONE])."""
 SETTLED = frozenset({"content_filter", "context_length", "failed_generation", "length"})
 """Meanings of errors that are finish reasons of an answer without a text."""
-CALLED = ("tool_calls", "function_call", "stop", None)
-"""Finish reasons with which a tool call is the answer."""
+CLIENT_ERRORS = frozenset(status for status in HTTPStatus if status >= 400)
+"""Statuses below 500 that a code may be; relays have other codes of three digits with meanings of their own."""
+CUT_OFF = ("length", "content_filter")
 PART_MEMBERS = frozenset({"type", "text", "thinking", "annotations", "logprobs"})
 """Members of a part of a content; an object with any others is the answer itself, decoded."""
 OBJECT = re.compile(r'\{\s*["}]')
@@ -130,11 +132,11 @@ def completion_of(data: dict[str, Any]) -> Completion:
 
 
 def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the member of a relay's object that is the reply; the object itself if it is one."""
-    if "choices" in data:
+    """Return a reply with the members of the one in it, if a relay has put that into an object of its own."""
+    if data.get("choices"):
         return data
     inner = (value for value in data.values() if type(value) is dict and type(value.get("choices")) is list)
-    return next(inner, data)
+    return data | next(inner, {})
 
 
 def index_of(choice: dict[str, Any]) -> Any:
@@ -144,35 +146,38 @@ def index_of(choice: dict[str, Any]) -> Any:
 
 
 def _choice(choices: Any) -> dict[str, Any] | None:
-    """Return the choice of index 0, since only one was requested; the first that has a text if that one has none."""
+    """Return the choice of index 0, since only one was requested; another one that is an answer if that one is none."""
     objects = [choice for choice in choices if type(choice) is dict] if type(choices) is list else []
-    objects.sort(key=lambda choice: index_of(choice) != 0)
     if len(objects) < 2:
         return objects[0] if objects else None
-    return next((choice for choice in objects if choice.get("error") or _has_text(choice)), objects[0])
+    objects.sort(key=lambda choice: index_of(choice) != 0)
+    return next(filter(_is_answer, objects), objects[0])
 
 
-def _has_text(choice: dict[str, Any]) -> bool:
+def _is_answer(choice: dict[str, Any]) -> bool:
     message = _message(choice) or {}
-    return bool(_parts(message.get("content"))[0].strip() or _elsewhere(message))
+    is_settled = choice.get("error") or message.get("refusal") or choice.get("finish_reason") in CUT_OFF
+    return bool(is_settled or _parts(message.get("content"))[0].strip() or _elsewhere(message))
 
 
 def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
     """Return the message of a choice, also where it is called `delta`, or is the `text` of a completion."""
-    message, delta, text = choice.get("message"), choice.get("delta"), choice.get("text")
+    message = choice.get("message") or choice.get("delta")
     if message and type(message) is dict:
         return message
-    if delta and type(delta) is dict:
-        return delta
+    text = choice.get("text")
     if type(text) is str:
         return {"content": text}
-    return message if type(message) is dict else None
+    return {} if type(choice.get("message")) is dict else None
 
 
 def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
     """Return the error in a choice or beside it; None without."""
-    errors = (choice.get("error") if choice else None, data.get("error"))
-    return next((error for error in errors if error and is_error(error)), None)
+    error = choice.get("error") if choice else None
+    if error and is_error(error):
+        return error
+    error = data.get("error")
+    return error if error and is_error(error) else None
 
 
 def _without_answer(data: dict[str, Any], error: Any = None) -> Completion:
@@ -200,7 +205,7 @@ def _status(error: Any) -> int | None:
     """Return the status that an error names, None without one."""
     for name in ("code", "status_code", "status") if type(error) is dict else ():
         code = str(error.get(name)) if type(error.get(name)) in (str, int) else ""
-        if len(code) == 3 and code.isdecimal() and int(code) >= 400:
+        if len(code) == 3 and code.isdecimal() and (int(code) >= 500 or int(code) in CLIENT_ERRORS):
             return int(code)
     return None
 
@@ -226,7 +231,7 @@ def _without_text(
     """
     if reason == "length" and (thoughts or _thought(usage)):
         return text, thoughts, ONLY_THINKING
-    if reason in CALLED and (answer := _elsewhere(message)):
+    if reason not in FINAL_REASONS and (answer := _elsewhere(message)):
         return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
     if reason in ("stop", None) and thoughts:
         return _within_thoughts(text, thoughts, reason)

@@ -51,7 +51,8 @@ class Sampling:
 
     def encode(self, request: Request) -> bytes:
         """Return the JSON body, UTF-8."""
-        body: dict[str, Any] = {"model": self.model, "messages": request.messages, **request.parameters}
+        messages = request.full_messages or request.messages
+        body: dict[str, Any] = {"model": self.model, "messages": messages, **request.parameters}
         for name in ("temperature", "top_p", "seed", "max_tokens"):
             if (value := getattr(self, name)) is not None:
                 body[name] = value

@@ -109,6 +109,22 @@ def test_a_user_whose_play_fails_becomes_a_failure_and_the_others_go_on(folder: 
     assert "1 user failed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["model", "messages", "n", "stream", "stream_options"])
+def test_member_of_the_body_that_is_the_harness_s_is_refused(name: str, folder: Folder, capsys: Told) -> None:
+    """Nothing is sent, so that no other model or prompt is scored as the run's; the sentence names the member."""
+    request = f"Request((Message('user', given),), False, {{'top_k': 1, {name!r}: 1}})"
+    folder.write(
+        (PLAYED, f"return int((await chat.ask({request})).text)"),
+        ("from harness import", "from harness.model import Message, Request\nfrom harness import"),
+    )
+    with answering(lambda model, user: "1") as server:
+        assert folder.run(server) == 2
+    assert server.bodies == []
+    words = f"play: ValueError: Request.parameters cannot set {name}: the run and `messages` decide that (faulty.py, "
+    assert words in folder.failures()[0]["detail"]
+    assert words in capsys.readouterr().out
+
+
 def test_three_users_whose_play_fails_before_any_is_complete_stop_the_run(folder: Folder, capsys: Told) -> None:
     """A benchmark that cannot play is not paid for user by user; once one is complete, all are played."""
     with answering(lambda model, user: "none") as server:

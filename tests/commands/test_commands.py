@@ -281,6 +281,18 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
     assert report(out, "m")["coverage"]["complete"]
 
 
+def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
+    """A request that failed once before its run was stopped is saved with its second try as the one that succeeded."""
+    write_tasks(tmp_path / "tasks", 1)
+    replies = iter([(503, b'{"error": {"message": "busy"}}'), (401, b'{"error": {"message": "bad key"}}')])
+    with serving(lambda body: next(replies)) as server:
+        assert run(tmp_path / "tasks", tmp_path / "out", "--api-url", server.url, model="m") == 3
+        server.script = baseline
+        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
+    tries = [unseal(line)["tries"] for line in (tmp_path / "out/m/responses_weibo.jsonl").read_bytes().splitlines()]
+    assert tries[0] == 2 and set(tries[1:]) == {1}
+
+
 @pytest.mark.parametrize(
     ("status", "body", "told"),
     [

@@ -174,6 +174,7 @@ def choice(text: str, **more: Any) -> dict[str, Any]:
         [choice("b", index="1"), choice("a", index=0)],
         [choice("a", index=1)],
         [choice("", index=0), choice(" ", index=1), choice("a", index=2)],
+        [{"index": 1}, choice("a", index=2)],
         [None, 7, choice("a", index=0)],
         [choice("a", index=0), choice("b", index=0)],
         [choice("a"), choice("b")],
@@ -183,6 +184,15 @@ def choice(text: str, **more: Any) -> dict[str, Any]:
 def test_choice_of_index_0_is_the_reply_wherever_it_comes(choices: list[Any]) -> None:
     """Of several choices the same one as in a stream; without an index, and of two that have it, the first."""
     assert completion(orjson.dumps({"choices": choices})) == Completion("a", "stop")
+
+
+@pytest.mark.parametrize(
+    "first", [choice("") | {"finish_reason": "content_filter"}, choice("") | {"finish_reason": "length"}]
+)
+def test_other_choice_is_no_answer_where_the_first_was_cut_off(first: dict[str, Any]) -> None:
+    """Also where a user asks for several: what was filtered or had no room stays invalid."""
+    found = completion(orjson.dumps({"choices": [first, choice("b", index=1)]}))
+    assert (found.text, found.finish_reason) == ("", first["finish_reason"])
 
 
 @pytest.mark.parametrize("index", [1, "0", "1", "", -1, 0.5, True, [0], {"a": 1}])
@@ -388,6 +398,7 @@ def test_reply_without_a_completion_is_a_fault(body: bytes, kind: str) -> None:
         ({"code": "429", "message": "slow down"}, "http_429"),
         ({"code": "server_error", "message": "try later"}, "http_502"),
         ({"code": 200, "message": "odd"}, "http_502"),
+        ({"code": "439", "message": "odd"}, "http_502"),
         ({"code": "9" * 5000, "message": "odd"}, "http_502"),
         ({"code": "４２９", "message": "odd"}, "http_429"),
         ("upstream timed out", "http_502"),

@@ -195,6 +195,7 @@ ANSWERED: dict[str, Odd] = {
     "harmony: json": lambda text: http(
         200, plain(HARMONY.replace("final<|message|>", "final <|constrain|>json<|message|>") + text)
     ),
+    "harmony: without special tokens": lambda text: http(200, plain(f'analysis{{"a": "draft"}}assistantfinal{text}')),
     "[THINK]": lambda text: http(200, plain('[THINK]{"a": "draft"}[/THINK]' + text)),
     "<seed:think>": lambda text: http(200, plain('<seed:think>{"a": "draft"}</seed:think>' + text)),
     # Streams

@@ -133,9 +133,10 @@ class AgentMode:
     def _as_run(self, request: Request) -> Request:
         """Return a request without what this run leaves out: a `response_format`, or all that the agent asks for."""
         structured = self._asking.wants_json
-        asked = request.parameters if self._sends_parameters else {}
+        json_object, sends = request.json_object and structured, self._sends_parameters
+        asked, full_messages = (request.parameters, request.full_messages) if sends else ({}, None)
         kept = {name: value for name, value in asked.items() if structured or name != "response_format"}
-        return replace(request, json_object=request.json_object and structured, parameters=kept)
+        return replace(request, json_object=json_object, parameters=kept, full_messages=full_messages)
 
 
 def _oddities(completion: Completion) -> Iterator[str]:

@@ -27,7 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from harness.benchmarks import registry
-from harness.endpoint.baselines import tokens
+from harness.endpoint.baselines import completion_tokens, tokens
 from harness.errors import BadInput, MachineError
 from harness.features.serve import calls, faults, imitate, stream, wire
 from harness.features.serve.batches import Batches
@@ -338,7 +338,8 @@ class _Endpoint:
 
 def _completion(call: dict[str, Any], choices: Sequence[Choice], digest: bytes) -> dict[str, Any]:
     prompt = sum([len(message["content"]) for message in call["messages"]]) // 2
-    completion = sum([tokens(choice.content or choice.refusal or "") for choice in choices])
+    texts = [(choice.content or choice.refusal or "", choice.finish_reason) for choice in choices]
+    completion = sum([completion_tokens(text, reason) for text, reason in texts])
     listed = [
         {
             "index": index,

@@ -135,11 +135,11 @@ async def test_limit_holds_thoughts_and_answer(name: str, model: str, limit: int
 
 @pytest.mark.anyio
 async def test_content_faults_concern_each_choice() -> None:
-    """An empty reply is empty in all of its choices, and costs nothing."""
+    """An empty reply is empty in all of its choices, each of which has a token for its end."""
     async with session_with(Options(faults=FaultPlan(1.0, ("empty",)))) as (endpoint, session):
         reply = await chat(endpoint, session, n=2)
     assert [choice["message"]["content"] for choice in reply["choices"]] == ["", ""]
-    assert reply["usage"]["completion_tokens"] == 0
+    assert reply["usage"]["completion_tokens"] == 2
 
 
 @pytest.mark.anyio
