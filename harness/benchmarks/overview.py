@@ -5,7 +5,7 @@ Everything is made of the report alone, so that it can be made again without the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import orjson
 from msgspec import UNSET
@@ -13,7 +13,7 @@ from msgspec import UNSET
 from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
 from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
-from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Series, Table
+from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Quote, Series, Table
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_UNTIED
 
@@ -63,8 +63,8 @@ def with_unit(metric: Metric, value: float | None) -> str:
     return metric.text(value) if value is None else f"{metric.text(value)}{space}{metric.shown_unit}"
 
 
-def blocks(report: Report) -> Iterator[Block]:
-    """The report for people, in order. Text leaves out pictures."""
+def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
+    """The report for people, in order, with users' own texts if `posts` are shown. Text leaves out pictures."""
     yield Heading(f"{report.heading} ({report.subset}): {report.model}")
     yield Paragraph(f"Model {report.model}, run {report.name}, subset {report.subset}.")
     yield from map(Paragraph, report.notes)
@@ -75,7 +75,12 @@ def blocks(report: Report) -> Iterator[Block]:
     yield from _repeats(report)
     yield from _diagnostics(report)
     yield from _footing(report)
-    yield from report.sections
+    yield from shown_blocks(report.sections, posts=posts)
+
+
+def shown_blocks(blocks: Iterable[Block], *, posts: bool) -> Iterator[Block]:
+    """Yield blocks, without users' own texts unless `posts` are shown."""
+    return (block for block in blocks if posts or not (isinstance(block, Quote) and block.private))
 
 
 def _coverage(report: Report) -> Iterator[Block]:
@@ -164,7 +169,7 @@ def plain(value: object) -> str:
 
 def _scores(report: Report) -> Iterator[Block]:
     """Every figure with its interval, pictures of them, and how each is distributed over users."""
-    units = report.units
+    units, values = report.units, shown(report)
     yield Heading("Scores")
     chance = [CHANCE] if report.chance else []
     yield Table(
@@ -174,7 +179,7 @@ def _scores(report: Report) -> Iterator[Block]:
                 *row(units[name], of, has_interval=report.intervals_over is not None or name in report.metrics),
                 *(_of_chance(report, units[name]) for _ in chance),
             )
-            for name, of in shown(report).items()
+            for name, of in values.items()
         ),
     )
     if chance:
@@ -189,9 +194,9 @@ def _scores(report: Report) -> Iterator[Block]:
             f"if the other run varies as much and is not correlated with this one: {', '.join(least)}. "
             "`compare --plan` computes it for other cases."
         )
-    if lower := [name for name in shown(report) if units[name].lower_is_better]:
+    if lower := [name for name in values if units[name].lower_is_better]:
         yield Paragraph(f"Lower is better: {', '.join(lower)}.")
-    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in shown(report)]:
+    if by := [f"{name} by {units[name].ranked_by}" for name in report.values if units[name].ranked_by in values]:
         yield Paragraph(
             "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
             f"cannot win: {', '.join(by)}."

@@ -29,6 +29,8 @@ from harness.scoring.bootstrap import Array
 FORMAT = 3
 USERS, BLOCKS = "users", "blocks of users"
 """What intervals are made of."""
+MAX_METRICS = 1000
+"""Metrics of a report that is read: a row of a table and a tile of a page each."""
 NOT_A_REPORT = "not a report that this version reads: regenerate it with `reeval`"
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -240,11 +242,20 @@ def read(content: bytes) -> Report:
         if type(found) is not int or found not in (1, 2, FORMAT):
             raise BadInput(f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`")
         made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
-        if not made.units.keys() >= {*made.headline, *made.values}:
-            raise ValueError("a value of no declared metric")
+        _check_metrics(made)
+        for block in made.sections:
+            _check_values(block)
     except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise BadInput(NOT_A_REPORT) from None
     return made
+
+
+def _check_metrics(report: Report) -> None:
+    """Raise `ValueError` for metrics that nobody can have declared so."""
+    if not report.units.keys() >= {*report.headline, *report.values}:
+        raise ValueError("a value of no declared metric")
+    if len(report.units) > MAX_METRICS or len(set(report.headline)) < len(report.headline):
+        raise ValueError("more figures than a table has room for")
 
 
 def _upgraded(data: JSON) -> Report:

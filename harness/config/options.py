@@ -195,9 +195,9 @@ class OneBenchmark(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Forced(Options):
-    """Whether outputs may replace files of others."""
+    """Whether outputs may replace what is at a path that the user names."""
 
-    force: bool = option(False, "replace files of the outputs' names that the harness did not write", once=True)
+    force: bool = option(False, "replace files that are there already", once=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -22,17 +22,27 @@ ZLIB, BARE, GZIP = 15, -15, 31
 """The formats, as zlib numbers them."""
 STEP = 2**20
 """Bytes that are unpacked at once."""
-MAX_MEMBERS = 100
-"""Of one gzip body; one is usual."""
+MAX_MEMBERS = 1000
+"""Members of gzip in a reply: each takes time to begin, and may hold nothing."""
+MAX_ERROR_BODY = 100_000
+"""Bytes of a reply of status 400 or above that are read: its words are searched, and cleaned of secrets."""
 LOOK_SECONDS = 1.0
 """How often a reader that waits looks whether its connection is still open."""
 DONE = b"data: [DONE]"
 
 
+class TooLarge(TransportFault):
+    """`rest` are the last bytes that were unpacked of a body that is longer than `largest`."""
+
+    def __init__(self, largest: float, rest: bytes = b"") -> None:
+        super().__init__("too_large", f"the reply is longer than {int(largest) >> 20} MB")
+        self.rest = rest
+
+
 class Unpacker:
     """Undoes the content encoding `coding`. What is not packed, whatever its header says, passes as it is.
 
-    Raise `TransportFault` beyond `largest` bytes, before or after unpacking.
+    Raise `TooLarge` beyond `largest` bytes, before or after unpacking.
     """
 
     def __init__(self, coding: str, largest: float) -> None:
@@ -45,18 +55,18 @@ class Unpacker:
     def unpack(self, block: bytes) -> bytes:
         self._read += len(block)
         if self._read > self._largest:
-            raise self._too_large()
+            raise TooLarge(self._largest, b"" if self._is_packed else block)
         if not self._is_packed:
             return block
         try:
-            return b"".join(self._unpacked(block))
+            return self._unpacked(block)
         except zlib.error:
             if self._size or self._read > len(block):
                 raise TransportFault("truncated", "the reply broke off") from None
             self._is_packed = False
             return block
 
-    def _unpacked(self, block: bytes) -> list[bytes]:
+    def _unpacked(self, block: bytes) -> bytes:
         pieces: list[bytes] = []
         has_more = False
         while block or has_more:
@@ -67,16 +77,16 @@ class Unpacker:
             pieces.append(piece)
             self._size += len(piece)
             if self._size > self._largest:
-                raise self._too_large()
+                raise TooLarge(self._largest, b"".join(pieces))
             block = member.unconsumed_tail or member.unused_data
             has_more = len(piece) == STEP and not member.eof  # it may hold some of what it has read
-        return pieces
+        return b"".join(pieces)
 
     def _next_member(self, first: int) -> zlib._Decompress:
         """Return what unpacks a member, by its first byte. Raise `zlib.error` if that begins none."""
         self._members += 1
         if self._members > MAX_MEMBERS:
-            raise TransportFault("too_large", f"the reply is packed in more than {MAX_MEMBERS} pieces")
+            raise TransportFault("bad_http", "the reply is compressed in too many members")
         if first == 0x1F:
             return zlib.decompressobj(GZIP)
         if first & 15 == 8:
@@ -84,9 +94,6 @@ class Unpacker:
         if self._may_be_bare:
             return zlib.decompressobj(BARE)
         raise zlib.error
-
-    def _too_large(self) -> TransportFault:
-        return TransportFault("too_large", f"the reply is longer than {int(self._largest) >> 20} MB")
 
 
 class Body:
@@ -127,14 +134,19 @@ class Body:
 async def whole_body(
     response: aiohttp.ClientResponse, largest: int, until: float, errors: tuple[type[Exception], ...]
 ) -> bytes:
-    """Return a body to its end, of a whole answer the JSON object alone.
+    """Return a body to its end, of a whole answer the JSON object alone, and of an error the beginning.
 
     One that ends in one of `errors` counts if a whole answer is there, which is paid for.
     """
-    body, blocks = Body(response, largest), list[bytes]()
+    is_error = response.status >= 400
+    body, blocks = Body(response, MAX_ERROR_BODY if is_error else largest), list[bytes]()
     try:
         while (block := await body.read(until)) is not None:
             blocks.append(block)
+    except TooLarge as fault:
+        if not is_error:
+            raise
+        return b"".join([*blocks, fault.rest])[:MAX_ERROR_BODY]
     except errors:
         answer = whole_answer(b"".join(blocks)) if 200 <= response.status < 300 else None
         if answer is None:

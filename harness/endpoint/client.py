@@ -24,7 +24,7 @@ from msgspec import structs
 from harness.defaults import STALL_SECONDS
 from harness.endpoint import replies
 from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
-from harness.endpoint.body import ENCODINGS, Body, whole_body
+from harness.endpoint.body import ENCODINGS, MAX_ERROR_BODY, Body, TooLarge, whole_body
 from harness.endpoint.connect import connection
 from harness.endpoint.error_phrases import one_line
 from harness.endpoint.requested_wait import exhausted
@@ -50,8 +50,12 @@ PROXY_WANTS_CREDENTIALS = 407
 ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
 LONGEST_HEADER = 2**16
-LARGEST_REPLY = 2**26
+LARGEST_REPLY = 2**23
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
+LARGEST_STREAM = 2**26
+"""Bytes of a stream, in which each token may take some hundreds; its completion is within `LARGEST_REPLY`."""
+MAX_WORDS = MAX_ERROR_BODY
+"""Characters of an endpoint's own words in which secrets are looked for; the rest is left out."""
 
 
 class Client:
@@ -141,7 +145,7 @@ class Client:
                 else:
                     content = await whole_body(response, LARGEST_REPLY, begun + self.timeout, self.errors)
                     if looks_streamed(content) and response.status < 400:
-                        streamed = whole_stream(content, LARGEST_REPLY, is_framed(response.headers))
+                        streamed = whole_stream(content, LARGEST_STREAM, is_framed(response.headers))
             finally:
                 response.release()  # which closes the connection if it has unread bytes
             if wait := exhausted(response.headers, datetime.now(UTC)):
@@ -155,6 +159,7 @@ class Client:
                 completion = replies.without_end(replies.completion_of(streamed))
             else:
                 completion = self._read(response, content, body)
+            _check_size(completion)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
@@ -181,7 +186,7 @@ class Client:
     async def _streamed(self, response: aiohttp.ClientResponse, begun: float) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
         loop, first_token, spoken = asyncio.get_running_loop(), None, begun
-        body, reply = Body(response, LARGEST_REPLY), StreamedReply(LARGEST_REPLY)
+        body, reply = Body(response, LARGEST_STREAM), StreamedReply(LARGEST_STREAM)
         until, kind, detail = begun + self.timeout, "timeout", f"no whole reply within {self.timeout:g} s"
         longest = self.timeout * LONGEST_STREAM
         try:
@@ -211,7 +216,7 @@ class Client:
 
         A model's name without any is not checked again.
         """
-        hide, reason, refusal = self.hide, completion.finish_reason, completion.refusal
+        hide, reason, refusal = self._hidden, completion.finish_reason, completion.refusal
         model = completion.model and hide(completion.model)
         if model == completion.model:
             self._served = model
@@ -297,9 +302,13 @@ class Client:
     def scrubbed(self, error: HarnessError) -> HarnessError:
         """Remove the key and other secrets, which some endpoints echo, from an error."""
         if isinstance(error, CallError):
-            error.detail = self.hide(error.detail)
-        error.args = tuple(map(self.hide, error.args))
+            error.detail = self._hidden(error.detail)
+        error.args = tuple(map(self._hidden, error.args))
         return error
+
+    def _hidden(self, text: str) -> str:
+        """Return the beginning of foreign words without secrets: to look for them takes a second for 10 MB."""
+        return self.hide(text[: 2 * MAX_WORDS])[:MAX_WORDS]  # no secret is cut in two before it is looked for
 
 
 def _streams(response: aiohttp.ClientResponse) -> bool:
@@ -318,6 +327,11 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
                 pass
     except (TimeoutError, aiohttp.ClientError, OSError, asyncio.CancelledError):
         response.close()
+
+
+def _check_size(completion: Completion) -> None:
+    if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
+        raise TooLarge(LARGEST_REPLY)
 
 
 def _behind_socks(error: Exception) -> Exception:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.endpoint.body import MAX_MEMBERS, STEP, Unpacker, whole_answer
+from harness.endpoint.body import STEP, Unpacker, whole_answer
 from harness.errors import TransportFault
 
 TEXT = '{"choices":[{"message":{"content":"标签"}}]}'.encode()
@@ -47,15 +47,11 @@ def test_end_that_is_unpacked_in_a_step_of_its_own_is_not_lost(window: int, more
     assert Unpacker("deflate", 2 * STEP).unpack(packer.compress(body) + packer.flush()) == body
 
 
-@pytest.mark.parametrize(
-    "data",
-    [gzip.compress(b" " * 2000), b" " * 1001, gzip.compress(b"") * (MAX_MEMBERS + 1)],
-    ids=["unpacked", "plain", "members"],
-)
+@pytest.mark.parametrize("data", [gzip.compress(b" " * 2000), b" " * 1001], ids=["packed", "plain"])
 def test_body_beyond_its_bounds_is_left(data: bytes) -> None:
-    """Of what it unpacks to, of what comes, and of the members of gzip, each of which takes memory and time."""
+    """Of what comes, and of what it unpacks to."""
     with pytest.raises(TransportFault) as caught:
-        Unpacker("gzip", 1000 if len(data) < 1002 else 10**6).unpack(data)
+        Unpacker("gzip", 1000).unpack(data)
     assert caught.value.kind == "too_large"
 
 

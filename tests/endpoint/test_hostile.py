@@ -197,6 +197,7 @@ async def called(server: Server, seconds: float = HANGS) -> Call:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
+ERROR = b"HTTP/1.1 500 Internal Server Error\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 EVENTS = HEAD + b"Content-Type: text/event-stream\r\n\r\n"
 
@@ -206,6 +207,11 @@ def packed(wbits: int) -> bytes:
     packer = zlib.compressobj(9, wbits=wbits)
     first, other = (packer.compress(b" " * MEGABYTE) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     return first + 99 * other
+
+
+def event(text: str, reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+    return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
 
 
 DEEP = b'{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
@@ -233,6 +239,27 @@ HUGE = {
     "one event without end": (forever(EVENTS + b"data: ", b"a" * MEGABYTE), "too_large"),
     "gzip, a thousandfold": (says(http(packed(31), "Content-Encoding: gzip")), "too_large"),
     "deflate, a thousandfold": (says(http(packed(15), "Content-Encoding: deflate")), "too_large"),
+    "gzip of empty members without end": (
+        forever(HEAD + b"Content-Encoding: gzip\r\n\r\n", gzip.compress(b"") * 1000),
+        "bad_http",
+    ),
+    "gzip of empty blocks without end": (
+        forever(HEAD + b"Content-Encoding: deflate\r\n\r\n\x78\x9c", b"\0\0\0\xff\xff" * 100_000),
+        "too_large",
+    ),
+    "an error without end": (forever(ERROR + b"\r\n", b" " * MEGABYTE), "http_500"),
+    "an error without end, as a stream": (
+        forever(ERROR + b"Content-Type: text/event-stream\r\n\r\ndata: ", b"a" * MEGABYTE),
+        "http_500",
+    ),
+    "an error in gzip, a thousandfold": (
+        says(http(packed(31), "Content-Encoding: gzip", status="500 Internal Server Error")),
+        "http_500",
+    ),
+    "a text of 9 MB in a stream": (
+        says(EVENTS + event("a" * MEGABYTE) * 9 + event("", "stop") + b"data: [DONE]\n\n"),
+        "too_large",
+    ),
     "headers without end": (forever(HEAD, b"X-Many: aaaaaaaaaa\r\n" * 1000), "bad_http"),
     "a header without end": (forever(HEAD + b"X-Long: ", b"a" * MEGABYTE), "bad_http"),
     "a status line without end": (forever(b"HTTP/1.1 200 ", b"a" * MEGABYTE), "bad_http"),

@@ -16,7 +16,7 @@ from harness.features.compare import blocks as compared
 from harness.features.compare import pairs, planning
 from harness.features.compare.paired import RESAMPLES
 from harness.features.documents import xlsx
-from harness.features.documents.outputs import Outputs
+from harness.features.documents.outputs import check_free
 from harness.model import JSON, Block
 from harness.option import file_of, number, option, whole
 from harness.report import text
@@ -73,18 +73,17 @@ class Options(options.Forced, options.AsJson, options.Earlier):
 def execute(args: Options) -> int:
     if not args.plan and not args.difference is args.power is args.family is None:
         raise BadInput("--difference, --power and --family are for --plan")
-    outputs = Outputs.of(args)
     written = [path for path in (args.out, args.html) if path is not None]
-    outputs.check(*written)
+    check_free(*written, force=args.force)
     data, blocks, sheets = _compared(args)
     if args.out is not None:
-        xlsx.write(args.out, sheets(data), outputs)
+        xlsx.write(args.out, sheets(data))
     if args.html is not None:
         from harness.features.documents import html
 
         title = f"{', '.join(run['name'] for run in data['runs'])}: {'users needed' if args.plan else 'compared'}"
         atomic.make_folder(args.html.parent)
-        outputs.write(args.html, html.page(title, blocks).encode("utf-8", "replace"))
+        atomic.write(args.html, html.page(title, blocks).encode("utf-8", "replace"), shared=True)
     if args.json:
         show_json(data)
     else:

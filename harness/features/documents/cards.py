@@ -11,7 +11,7 @@ import orjson
 
 from harness.benchmark import VALID, Benchmark, Cards
 from harness.benchmarks import registry, reports
-from harness.benchmarks.overview import plain, with_unit
+from harness.benchmarks.overview import plain, shown_blocks, with_unit
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report
@@ -59,8 +59,7 @@ class ReportCards:
             own = self._own.card(data, task, replies)
             blocks = None if own is None else reports.checked(own)
         made = self._plain(data, replies) if blocks is None else blocks
-        shown = (block for block in made if self.posts or not (isinstance(block, Quote) and block.private))
-        return Card(str(data["user_id"]), self._figures(data), tuple(shown))
+        return Card(str(data["user_id"]), self._figures(data), tuple(shown_blocks(made, posts=self.posts)))
 
     def _figures(self, data: JSON) -> tuple[str, ...]:
         if self._own.columns:

@@ -11,15 +11,15 @@ from harness.cost import each, money_text
 from harness.model import Page, Tile
 
 
-def page(report: Report) -> Page:
-    """Return the page of a report: tiles, and its blocks."""
+def page(report: Report, *, posts: bool = False) -> Page:
+    """Return the page of a report: tiles, and its blocks, with users' own texts if `posts` are shown."""
     of, user = report.coverage, report.user
     warning = "" if of.complete else f"INCOMPLETE: {covered(report, user)} are scored, {of.failed_users} failed"
     return Page(
         f"{called(report)} · {report.heading} ({report.subset})",
         warning,
         tuple(_tiles(report)),
-        tuple(blocks(report)),
+        tuple(blocks(report, posts=posts)),
     )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import xlsxwriter
 from rich.cells import cell_len
 
-from harness.features.documents.outputs import Outputs
 from harness.report.text import wrap
 from harness.store import atomic
 
@@ -82,14 +81,14 @@ class Sheet:
     notes: Sequence[str] = ()
 
 
-def write(path: Path, sheets: Sequence[Sheet], outputs: Outputs) -> None:
-    """Write a workbook, and make its folder. Raise `MachineError`, and `BadInput` for a file that stays.
+def write(path: Path, sheets: Sequence[Sheet]) -> None:
+    """Write a workbook, and make its folder. Raise `MachineError`.
 
     The workbook is made in memory: its writer would leave half a file on a full disk, with an error of its own.
     """
     whole = workbook(sheets)
     atomic.make_folder(path.parent)
-    outputs.write(path, whole)
+    atomic.write(path, whole, shared=True)
 
 
 def workbook(sheets: Sequence[Sheet]) -> bytes:

@@ -14,7 +14,7 @@ from harness.benchmarks.reports import loaded
 from harness.commands.parser import called
 from harness.config import options
 from harness.errors import BadInput, ExitCode
-from harness.features.documents.outputs import Outputs
+from harness.features.documents.outputs import check_free
 from harness.features.exports import TRACKERS, formats, inspect_log, trackers
 from harness.features.plays import plays, rows
 from harness.model import JSON
@@ -74,10 +74,10 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -
     """Write the rows of all runs into one file."""
     if path.suffix.lower() == ".jsonl" and path.exists():  # as the files of tasks, records and replies end
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
-    Outputs.of(args).check(path)
+    check_free(path, force=args.force)
     atomic.make_folder(path.parent)
     if form != INSPECT:
-        count = formats.write(path, form, (row for run in found for row in _rows(run, args)), Outputs.of(args))
+        count = formats.write(path, form, (row for run in found for row in _rows(run, args)))
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
@@ -91,11 +91,14 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
     if out:
         atomic.make_folder(folder)
     atomic.check_folder(folder)
+    what = "" if form == INSPECT else f"{args.rows or 'steps'}_"
+    path = folder / f"export_{what}{run.files.subset}{ENDINGS[form]}"
+    if out:
+        check_free(path, force=args.force)
     if form == INSPECT:
-        _log(run, folder / f"export_{run.files.subset}.eval", args)
+        _log(run, path, args)
         return
-    path = folder / f"export_{args.rows or 'steps'}_{run.files.subset}{ENDINGS[form]}"
-    count = formats.write(path, form, _rows(run, args), Outputs.of(args))
+    count = formats.write(path, form, _rows(run, args))
     tell(f"{run.label}: {plural(count, 'row')}: {path}")
 
 
@@ -107,7 +110,7 @@ def _log(run: SavedRun, path: Path, args: Options) -> None:
     report = run.files.report("json")
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         of = loaded(report) if report.exists() else None
-        count = inspect_log.write(path, run, played, of, Outputs.of(args))
+        count = inspect_log.write(path, run, played, of)
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
 
 

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import orjson
 
 from harness.errors import BadInput, to_install
-from harness.features.documents.outputs import Outputs
 from harness.model import JSON
 from harness.printable import in_cell
+from harness.store import atomic
 
 Scalar = bool | int | float | str | None
 SCALARS = (bool, int, float, str)
@@ -47,10 +47,10 @@ class Spool:
             yield {name: _as(kind, row.get(name)) for name, kind in self.columns.items()}
 
 
-def write(path: Path, form: str, rows: Iterable[JSON], outputs: Outputs) -> int:
-    """Write rows as `csv`, `jsonl` or `parquet`; return their number. Raise `BadInput` for a file that stays."""
+def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
+    """Write rows as `csv`, `jsonl` or `parquet`; return their number."""
     writing = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[form]
-    with outputs.opened(path) as whole, TemporaryFile() as file:
+    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
         spool = Spool(file, {})
         count = sum(map(spool.add, rows))
         writing(spool, whole)

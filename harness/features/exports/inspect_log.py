@@ -21,11 +21,11 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.errors import BadInput
-from harness.features.documents.outputs import Outputs
 from harness.features.exports.formats import as_json
 from harness.features.plays.plays import Exchange, Plays, Transcript, cost, seconds
 from harness.features.plays.rows import records, steps_of, values_of
 from harness.model import JSON, Message
+from harness.store import atomic
 from harness.store.manifest import COMPLETE, INCOMPLETE
 
 VERSION = 2
@@ -39,10 +39,10 @@ SHORT = 1000
 """Characters of the first message in the list of samples."""
 
 
-def write(path: Path, run: SavedRun, plays: Plays, report: Report | None, outputs: Outputs) -> int:
+def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int:
     """Write the log of a run; return the number of its samples. A user that cannot be played again has no messages."""
     summaries, usage = list[JSON](), Counter[str]()
-    with outputs.opened(path) as whole, TemporaryFile() as file:
+    with atomic.replacing(path, shared=True) as whole, TemporaryFile() as file:
         with ZipFile(file, "w", ZIP_DEFLATED) as archive:
             _add(archive, "_journal/start.json", {"version": VERSION, "eval": _eval(run), "plan": _plan(run)})
             for sample in _samples(run, plays):

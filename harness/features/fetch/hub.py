@@ -3,7 +3,7 @@
 `huggingface_hub` provides session, token and the classes of errors. Its own downloads check nothing of a file but its
 length, and a new process begins again (`tests/endpoint/test_hub.py` shows both). So files are read here, by ranges.
 
-All that a hub sends is bounded: heads by httpx2 (100 KB), a listing by `LARGEST_REPLY`, a file by its size in the
+All that a hub sends is bounded: heads by httpx2 (100 KB), a listing by `LARGEST_STREAM`, a file by its size in the
 listing, redirects by their number, and the time for each of them by `_Pace`. Bodies of redirects and refusals are not
 read, and none is decompressed.
 """
@@ -34,7 +34,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponent
 
 from harness import __version__
 from harness.endpoint.address import Address, check
-from harness.endpoint.client import LARGEST_REPLY
+from harness.endpoint.client import LARGEST_STREAM
 from harness.errors import BadInput, EndpointStopped, in_brief
 
 TRIES = 6
@@ -252,8 +252,8 @@ class Hub:
             for block in response.iter_raw():
                 pace.note(len(block))
                 size += len(block)
-                if size > LARGEST_REPLY:
-                    raise _OutOfBounds(f"sent a listing of more than {LARGEST_REPLY >> 20} MB")
+                if size > LARGEST_STREAM:
+                    raise _OutOfBounds(f"sent a listing of more than {LARGEST_STREAM >> 20} MB")
                 blocks.append(block)
             following = urlsplit(response.links.get("next", {}).get("url", "")).query
         return b"".join(blocks), parse_qs(following).get("cursor", [""])[0]

@@ -18,7 +18,7 @@ from harness.config import options
 from harness.errors import BadInput, MachineError, in_brief
 from harness.feature import foreign
 from harness.features.documents import xlsx
-from harness.features.documents.outputs import Outputs
+from harness.features.documents.outputs import check_free
 from harness.features.leaderboard import costs, footnotes, formats, tables, workbooks
 from harness.features.leaderboard.grid import Grid, Number, Standing
 from harness.features.leaderboard.reports import Scored, read, without_merged
@@ -75,7 +75,7 @@ def execute(args: Options) -> int:
     if args.into and (args.json or args.format == "table"):
         raise BadInput("--into takes what --format markdown, latex or csv makes")
     if args.into:
-        Outputs.of(args).check(args.into)
+        check_free(args.into, force=args.force)
     found, reports, missing, code = _ranked(args)
     chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
     out = args.out
@@ -150,14 +150,14 @@ def _write_all(
 ) -> MachineError | BadInput | None:
     """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
     printed. A folder that the command has named may be a symbolic link."""
-    outputs = Outputs.of(args)
     try:
         if args.out is None:
             atomic.check_folder(out)
         made = {out / f"{name}.xlsx": sheets for name, sheets in workbooks.workbooks(found, reports, missing)}
-        outputs.check(*made)
+        if args.out is not None:
+            check_free(*made, force=args.force)
         for path, sheets in made.items():
-            xlsx.write(path, sheets, outputs)
+            xlsx.write(path, sheets)
     except (MachineError, BadInput) as error:
         return error
     return None
@@ -173,7 +173,8 @@ def _print(args: Options, chosen: Sequence[MetricTable], missing: Sequence[str],
     elif args.format == "table":
         _show(chosen, missing, out, args.intervals)
     elif args.into:
-        Outputs.of(args).write(args.into, formats.text(args.format, chosen, missing, intervals=args.intervals).encode())
+        written = formats.text(args.format, chosen, missing, intervals=args.intervals)
+        atomic.write(args.into, written.encode(), shared=True)
         tell(f"written: {args.into}")
     else:
         show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))

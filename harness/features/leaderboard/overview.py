@@ -14,7 +14,7 @@ from harness.analysis import selection
 from harness.benchmarks.overview import CHANCE, ends
 from harness.commands import report
 from harness.errors import BadInput
-from harness.features.documents.outputs import Outputs
+from harness.features.documents.outputs import check_free
 from harness.features.leaderboard import formats, tables
 from harness.features.leaderboard.footnotes import left_out, notes
 from harness.features.leaderboard.grid import Grid, Number
@@ -22,6 +22,7 @@ from harness.features.leaderboard.reports import Scored, checked, without_merged
 from harness.features.leaderboard.tables import Figure, MetricTable, Row, own_groups
 from harness.features.leaderboard.uncertainty import with_uncertainty
 from harness.model import Block, Chart, Heading, Paragraph, Series, Table
+from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.ui.words import plural
 
@@ -33,10 +34,12 @@ def execute(args: Any) -> int:
     """Write the page over all runs, and return an exit code."""
     if args.with_posts or args.users is not None:
         raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
+    if args.out:
+        check_free(args.out, force=args.force)
     found, _ = report.selected(args)
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     runs, code = selection.each(found, _reported, report.label)
-    write(runs, {files.report("json") for files in found}, args.results_dir, place, Outputs.of(args))
+    write(runs, {files.report("json") for files in found}, args.results_dir, place)
     report.show(place)
     return code
 
@@ -49,12 +52,9 @@ def _reported(files: RunFiles) -> tuple[Scored, str]:
     return scored, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
-def write(
-    found: Sequence[tuple[Scored, str]], there: Collection[Path], results: Path, place: Path, outputs: Outputs
-) -> None:
+def write(found: Sequence[tuple[Scored, str]], there: Collection[Path], results: Path, place: Path) -> None:
     """Write the page over the runs of a results folder, with links to their own pages. `there` are the files of all
-    reports, also of those that could not be read. Raise `BadInput` if no report is current, and for a file that
-    stays."""
+    reports, also of those that could not be read. Raise `BadInput` if no report is current."""
     from harness.features.documents import html
 
     left = left_out([], there, results, ())
@@ -69,7 +69,7 @@ def write(
         mine = [table for table in of_metrics if table.benchmark == name]
         blocks += _blocks([run for run in runs if run.benchmark == name], mine)
     links = _links([(run, address) for run, address in found if run in runs]) if place.parent == results else {}
-    outputs.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"))
+    atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
 
 
 def _links(found: Sequence[tuple[Scored, str]]) -> dict[tuple[str, str], str]:

@@ -16,7 +16,7 @@ from harness.commands.report import label, made, read, show
 from harness.engine.files import Reported, index_file
 from harness.errors import BadInput, HarnessError
 from harness.feature import foreign_of
-from harness.features.documents.outputs import Outputs
+from harness.features.documents.outputs import check_free
 from harness.features.pages import ALL, SAMPLE, Pages, is_without, pages
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest, load
@@ -37,7 +37,7 @@ def reported(args: Pages, run: Reported, say: Callable[[str], None]) -> None:
 def execute(args: Any) -> int:
     """Write the pages of the runs that `report` is called for."""
     if args.out:
-        Outputs.of(args).check(args.out)
+        check_free(args.out, force=args.force)
     found, code = made(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
@@ -48,7 +48,9 @@ def _write(files: RunFiles, args: Any) -> None:
     report, manifest = read(files), load(files.manifest)
     if manifest is None and (of := foreign_of(files)) and not of.is_current:
         raise BadInput(of.remedy)
-    outputs = Outputs.of(args)
+    all_users = args.out and args.out.with_name(files.all_users.name)
+    if all_users and args.users == ALL:
+        check_free(all_users, force=args.force)
     seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     chosen = pages.PageOptions(SAMPLE if args.users in (None, ALL) else args.users, args.with_posts, patient=True)
     with ExitStack() as held:
@@ -59,10 +61,9 @@ def _write(files: RunFiles, args: Any) -> None:
         except HarnessError as error:
             tell(f"{label(files)}: without its tasks ({error})")
             source = Reported(files, report, seed)
-        made = [pages.write_page(source, chosen, args.out, outputs)]
+        made = [pages.write_page(source, chosen, args.out)]
         if args.users == ALL:
-            every = args.out and args.out.with_name(files.all_users.name)
-            made.append(pages.write_all(source, chosen, every, outputs))
+            made.append(pages.write_all(source, chosen, all_users))
     for path in made:
         show(path)
 

@@ -29,11 +29,10 @@ from harness.engine.files import Reported
 from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.features.documents import overview
 from harness.features.documents.cards import ReportCards
-from harness.features.documents.outputs import Outputs
 from harness.features.pages import SAMPLE
 from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.store import log
-from harness.store.atomic import check_folder
+from harness.store.atomic import check_folder, replacing
 from harness.store.run import about, completion_of
 from harness.ui.streams import tell
 
@@ -46,8 +45,6 @@ EXAMPLE = 300
 KINDS = 50
 """Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another user's folder may have
 any number."""
-OWN = Outputs()
-"""For pages in the folders of runs: they replace none but pages."""
 NOT_SHOWN = "no page can show it"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
@@ -76,7 +73,7 @@ def attempt(write: Callable[[], object], label: str) -> bool:
     return True
 
 
-def write_page(source: Reported, chosen: PageOptions, path: Path | None = None, outputs: Outputs = OWN) -> Path:
+def write_page(source: Reported, chosen: PageOptions, path: Path | None = None) -> Path:
     """Write the page of a report, with as many users as fit; return its path."""
     from harness.features.documents import html
 
@@ -95,10 +92,10 @@ def write_page(source: Reported, chosen: PageOptions, path: Path | None = None, 
             room -= card.size
     note = _note(source, cards, reader, chosen, len(drawn))
     pieces = document.pieces(html.Browser(source.report.user, cards.columns, shown, note) if shown else None)
-    return _written(pieces, path, source.files.report("html"), outputs)
+    return _written(pieces, path, source.files.report("html"))
 
 
-def write_all(source: Reported, chosen: PageOptions, path: Path | None = None, outputs: Outputs = OWN) -> Path:
+def write_all(source: Reported, chosen: PageOptions, path: Path | None = None) -> Path:
     """Write a page of every user, of any size; the browser decodes each once it is picked."""
     from harness.features.documents import html
 
@@ -112,23 +109,23 @@ def write_all(source: Reported, chosen: PageOptions, path: Path | None = None, o
     every = map(html.Shown.of, map(reader.carded(cards), reader.all()))
     document = html.Document(made.title, (), warning=made.warning, tiles=made.tiles)
     pieces = document.pieces(html.Browser(source.report.user, cards.columns, every, note))
-    return _written(pieces, path, source.files.all_users, outputs)
+    return _written(pieces, path, source.files.all_users)
 
 
-def _written(pieces: Iterable[str], path: Path | None, own: Path, outputs: Outputs) -> Path:
-    """Write a page to a path, else to its `own` one in the run's folder; return it. Raise `MachineError` if the folder
-    is a link to elsewhere, `BadInput` for a file that stays."""
+def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
+    """Write a page to a path, else to its `default` in the run's folder; return it. Raise `MachineError`, also if that
+    folder is a link to elsewhere."""
     if path is None:
-        check_folder(own.parent)
-    with outputs.opened(path or own) as file:
+        check_folder(default.parent)
+    with replacing(path or default, shared=True) as file:
         for piece in pieces:
             file.write(piece.encode("utf-8", "replace"))
-    return path or own
+    return path or default
 
 
 def _opened(source: Reported, chosen: PageOptions) -> tuple[Page, ReportCards, _Reader]:
     try:
-        made = overview.page(source.report)
+        made = overview.page(source.report, posts=chosen.posts)
         cards = ReportCards.of(source.report, source.benchmark, posts=chosen.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:

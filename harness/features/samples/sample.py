@@ -10,8 +10,9 @@ from harness.config import options
 from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.feature import how_to_get
-from harness.features.documents.outputs import Outputs
+from harness.features.documents.outputs import check_free
 from harness.option import option
+from harness.store import atomic
 from harness.ui.console import console
 
 
@@ -25,7 +26,7 @@ class Options(options.Forced, options.ResultsFolder, options.TasksFolder, option
 
 
 def execute(args: Options) -> int:
-    screen, outputs = console(), Outputs.of(args)
+    screen = console()
     cls = registry.find(args.benchmark)
     subsets, find = options.subsets(cls, args.platform), cls.task_files.file_in
     files = {name: find(args.tasks_dir, cls.subsets[name]) for name in subsets}
@@ -35,14 +36,14 @@ def execute(args: Options) -> int:
         raise BadInput(f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir")
     ending = f"_sub{round(100 * args.ratio)}"
     made = {name: path.with_name(f"{path.stem}{ending}{path.suffix}") for name, path in there.items()}
-    outputs.check(*made.values())
+    check_free(*made.values(), force=args.force)
     benchmark = cls(folder=args.tasks_dir)
     for subset, path in there.items():
         if path.suffix == ".json":
             raise BadInput(f"{path} is a JSON array, and a share is written line by line: use `run --ratio`")
         index = index_file(benchmark, subset, path, args.results_dir)
         chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
-        with outputs.opened(made[subset]) as file:
+        with atomic.replacing(made[subset], shared=True) as file:
             for position in chosen:
                 file.write(index.read(int(position)) + b"\n")
         screen.print(f"{made[subset]}: {len(chosen)} of {len(index)} users", soft_wrap=True)

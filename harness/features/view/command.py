@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import ClassVar
-
-import anyio
 
 from harness.config import options
 from harness.errors import BadInput
@@ -59,15 +58,14 @@ def execute(args: Options) -> int:
         raise BadInput(f"no folder {args.results_dir}: name the folder of the runs with --results-dir")
     chosen = Chosen(args.results_dir, args.with_posts, args.tasks_dir)
     if args.export is None:
-        anyio.run(_serve, chosen, args.port)
+        _serve(chosen, args.port)
     else:
         number = write(chosen, args.export, args.users, force=args.force)
         show(f"{plural(number, 'page')}: {args.export / 'index.html'}")
     return 0
 
 
-async def _serve(chosen: Chosen, port: int) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async with serving(chosen, port) as address:
-            show(f"{address}\nOnly who has this address sees the runs. Ctrl-C ends it.")
-            await anext(aiter(signals))
+def _serve(chosen: Chosen, port: int) -> None:
+    with serving(chosen, port) as address, suppress(KeyboardInterrupt):
+        show(f"{address}\nOnly who has this address sees the runs. Ctrl-C ends it.")
+        Event().wait()

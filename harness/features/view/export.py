@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput
 from harness.features.view.reading import Chosen, Folder
 from harness.features.view.server import ASSETS, asset
 from harness.features.view.site import USERS, NotThere, Site
-from harness.store.atomic import make_folder
+from harness.store import atomic
 
 PAGE = {"": {"page"}, "run": {"name", "subset", "part"}, "users": {"name", "subset", "page"}}
 PAGE["user"] = {"name", "subset", "user", "part"}
@@ -66,14 +66,11 @@ def write(chosen: Chosen, target: Path, most: int, *, force: bool) -> int:
     """Write the pages of a folder; return their number. Raise `BadInput` for a folder that has files."""
     if not force and target.is_dir() and any(target.iterdir()):
         raise BadInput(f"{target} is not empty: name another folder, or replace files in it with --force")
-    make_folder(target)
+    atomic.make_folder(target)
     written = 0
-    try:
-        for name, content in pages(chosen, most):
-            (target / name).write_bytes(content)
-            written += name.endswith(".html")
-    except OSError as error:
-        raise MachineError(f"cannot write {error.filename or target}: {error.strerror}") from error
+    for name, content in pages(chosen, most):
+        atomic.write(target / name, content)
+        written += name.endswith(".html")
     return written
 
 

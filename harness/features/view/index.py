@@ -222,11 +222,11 @@ def last_lines(path: Path, most: int) -> list[bytes]:
     return lines if size <= most else lines[1:]
 
 
-def lines_beginning(path: Path, start: bytes, most: int) -> Iterator[bytes]:
-    """Yield the lines that begin so, at most so many, without decoding any."""
+def lines_beginning(path: Path, start: bytes, most: int, within: float = math.inf) -> Iterator[bytes]:
+    """Yield the lines that begin so, at most so many, without decoding any; they begin `within` the first bytes."""
     wanted, tail, base = b"\n" + start, b"\n", 0
     with opened(path) as file:
-        while file and most and (block := file.read(BLOCK)):
+        while file and most and base < within and (block := file.read(BLOCK)):
             looked, at = tail + block, -1
             places = list[int]()
             while len(places) < most and (at := looked.find(wanted, at + 1)) >= 0:

@@ -26,6 +26,7 @@ from msgspec import Struct
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, reports, tasks
+from harness.benchmarks.overview import shown_blocks
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.reports import Report
@@ -50,6 +51,11 @@ T = TypeVar("T")
 UNREADABLE = "unreadable line"
 REPLIES_MOST = 1000
 """Replies of a user that are shown."""
+REPLIES_READ = 1 << 32
+"""Bytes of a responses file in which a user's replies are looked for: a page takes some seconds at most."""
+NOT_ALL_READ = (
+    "The responses file is very large, and only its beginning is looked at here: `harness show` reads all of it."
+)
 VALUES = 4
 """Columns of values of users, where the benchmark names none."""
 HISTORY = 1 << 22
@@ -278,7 +284,7 @@ class Viewed:
 
     def _reply_lines(self, data: JSON) -> list[JSON]:
         start = orjson.dumps(about(str(data["user_id"]), self._repeat(data)))[:-1] + b","
-        lines = lines_beginning(self.files.responses, start, REPLIES_MOST)
+        lines = lines_beginning(self.files.responses, start, REPLIES_MOST, REPLIES_READ)
         return [log.parsed(line) for line in lines if log.sound(line)]
 
     def blocks(self, data: JSON) -> list[Block]:
@@ -286,6 +292,9 @@ class Viewed:
         key = str(data.get("user_id"))
         task, exchanges, why = self._private(data) if self.chosen.posts else (None, (), "")
         made: list[Block] = [Paragraph(why)] if why else []
+        with opened(self.files.responses) as responses:
+            if responses and os.fstat(responses.fileno()).st_size > REPLIES_READ:
+                made.append(Paragraph(NOT_ALL_READ))
         made += [block for blocks in conversation(exchanges) for block in blocks]
         replies = [] if exchanges else self.replies(data)
         try:
@@ -298,8 +307,7 @@ class Viewed:
         if cards := self._cards:
             return cards.card(data, task, replies).blocks
         if self.shipped:
-            own = self.shipped.cards.card(data, task, replies) or ()
-            return [one for one in own if self.chosen.posts or not (isinstance(one, Quote) and one.private)]
+            return list(shown_blocks(self.shipped.cards.card(data, task, replies) or (), posts=self.chosen.posts))
         outcome, _, _ = self.described(data)
         values = {name: data[name] for name in ("metrics", "answer") if name in data}
         answer = orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()

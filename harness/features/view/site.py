@@ -39,6 +39,9 @@ USERS, RUNS = 50, 100
 """Rows of a page."""
 PAGE_MOST = 120_000
 """Bytes of blocks on a page."""
+SHOWN_MOST = 4_000_000
+"""Bytes of blocks on all pages of a report or user: far more than a run has, and a few seconds of work at most."""
+MORE = Paragraph("More is not shown here: the run's files have it.")
 TEXT_MOST = 20_000
 """Characters of a text that are shown."""
 COMPARED_MOST = 4
@@ -135,7 +138,7 @@ class Site:
     def _run(self, query: Query) -> str:
         run = self._named(query)
         report, snapshot = run.report_so_far, run.snapshot
-        made = _page_of(report) if report else Page("", "", (), ())
+        made = _page_of(report, self.folder.chosen.posts) if report else Page("", "", (), ())
         title, warning, tiles = made.title or f"{run.name}: {run.subset}", made.warning or run.problem, made.tiles
         if snapshot:
             title, warning, tiles = f"{run.name}: {run.subset}", run.problem, live_tiles(snapshot, run.subset)
@@ -458,17 +461,26 @@ def _segments(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
 
 
 def divided(rows: Sequence[Any]) -> list[list[Any]]:
-    """Divide blocks, or rows of them, into pages of at most about `PAGE_MOST` bytes."""
+    """Divide blocks, or rows of them, into pages of at most about `PAGE_MOST` bytes.
+
+    What comes after `SHOWN_MOST` bytes, of content and HTML together, is left out, and a last block says so.
+    """
     macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
-    parts, size = list[list[Any]](), PAGE_MOST
+    parts, size, left = list[list[Any]]([[]]), 0, SHOWN_MOST
     for row in rows:
-        html = "".join(str(macro(block)) for block in (row if isinstance(row, tuple) else (row,)) if block is not None)
+        blocks = row if isinstance(row, tuple) else (row,)
+        left -= len(repr(blocks))  # before any time is spent on HTML
+        if left < 0:
+            parts[-1].append(tuple(MORE for _ in row) if isinstance(row, tuple) else MORE)
+            break
+        html = "".join(str(macro(block)) for block in blocks if block is not None)
         needed = len(html.encode("utf-8", "replace"))
-        if size + needed > PAGE_MOST:
+        if size + needed > PAGE_MOST and parts[-1]:
             parts.append([])
             size = 0
         parts[-1].append(row)
         size += needed
+        left -= needed
     return parts
 
 
@@ -498,9 +510,9 @@ def _drawn(block: Chart | Sketch) -> Markup:
         return Markup("<p class='note'>{}</p>").format(escape("This picture cannot be drawn."))
 
 
-def _page_of(report: Report) -> Any:
+def _page_of(report: Report, posts: bool) -> Any:
     try:
-        return report_page(report)
+        return report_page(report, posts=posts)
     except ODD_SHAPE:
         raise NotThere("a report of another shape") from None
 
@@ -535,6 +547,6 @@ def _paged(query: Query, rows: Sequence[T], each: int) -> tuple[Sequence[T], int
 
 def _part(query: Query, blocks: Sequence[Any]) -> dict[str, Any]:
     """Return the part that is asked for of blocks, or of rows of them, as templates take it."""
-    parts = divided(blocks) or [[]]
+    parts = divided(blocks)
     part = min(max(1, _whole(query, "part", 1)), len(parts))
     return {"blocks": parts[part - 1], "part": part, "parts": len(parts)}

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.features.documents.outputs import Outputs
-from harness.features.documents.xlsx import Sheet, workbook
 
 OTHERS = b"chapter 1\n"
 REFUSED = 2
-OF_ANY_FILE = (
+NAMED = (
     (("stats", "--format", "latex", "--into", "x/thesis.tex"), "x/thesis.tex"),
     (("stats", "--format", "markdown", "--into", "x/thesis.md"), "x/thesis.md"),
     (("stats", "--format", "csv", "--into", "x/data.csv"), "x/data.csv"),
-    (("export", "a", "--out", "x/data.csv"), "x/data.csv"),
-    (("export", "a", "--format", "csv"), "results/a/export_steps_weibo.csv"),
-    (("export", "a", "--format", "jsonl"), "results/a/export_steps_weibo.jsonl"),
-    (("export", "a", "--format", "jsonl", "--out", "x"), "x/a/export_steps_weibo.jsonl"),
-    (("export", "a", "--out", "x/log.eval"), "x/log.eval"),
-    (("sample", "--ratio", "0.5"), "tasks/weibo_inference_tasks_sub50.jsonl"),
-)
-"""Outputs whose files carry no sign of the harness: command and path."""
-WITH_A_FORM = (
-    (("stats",), "results/metric_excels/Recall.xlsx"),
     (("stats", "--out", "x"), "x/Recall.xlsx"),
+    (("export", "a", "--out", "x/data.csv"), "x/data.csv"),
+    (("export", "a", "--format", "jsonl", "--out", "x"), "x/a/export_steps_weibo.jsonl"),
+    (("export", "a", "--format", "inspect", "--out", "x"), "x/a/export_weibo.eval"),
+    (("export", "a", "--out", "x/log.eval"), "x/log.eval"),
     (("compare", "a", "b", "--resamples", "1000", "--out", "x/data.xlsx"), "x/data.xlsx"),
     (("compare", "a", "b", "--resamples", "1000", "--html", "x/page.html"), "x/page.html"),
+    (("report", "--out", "x/page.html"), "x/page.html"),
+    (("report", "--name", "a", "--out", "x/page.html"), "x/page.html"),
+    (("report", "--name", "a", "--users", "all", "--out", "x/page.html"), "x/users_weibo.html"),
+    (("sample", "--ratio", "0.5"), "tasks/weibo_inference_tasks_sub50.jsonl"),
+)
+"""Outputs that are not below the results folder: command and path."""
+OF_DEFAULT_NAME = (
+    (("stats",), "results/metric_excels/Recall.xlsx"),
+    (("export", "a", "--format", "csv"), "results/a/export_steps_weibo.csv"),
+    (("export", "a", "--format", "jsonl"), "results/a/export_steps_weibo.jsonl"),
+    (("export", "a", "--format", "inspect"), "results/a/export_weibo.eval"),
     (("report",), "results/index.html"),
     (("report", "--name", "a"), "results/a/eval_report_weibo.html"),
-    (("report", "--name", "a", "--out", "x/page.html"), "x/page.html"),
     (("report", "--name", "a", "--users", "all"), "results/a/users_weibo.html"),
 )
-ALL = (*OF_ANY_FILE, *WITH_A_FORM)
+"""Outputs below the results folder."""
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +55,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of them to be in, and a state folder of its own."""
+    """A copy of them to be in."""
     folder = tmp_path / "here"
     shutil.copytree(made, folder)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return folder
 
 
@@ -68,6 +68,14 @@ def put(path: str, content: bytes = OTHERS) -> Path:
     return Path(path)
 
 
+def put_link(path: str) -> Path:
+    """Put a link to a file of somebody else at a path; return that file."""
+    theirs = put("outside/thesis")
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).symlink_to(theirs.absolute())
+    return theirs
+
+
 def needs_its_feature(path: str) -> None:
     """Skip where nothing makes pages."""
     if path.endswith(".html"):
@@ -75,28 +83,25 @@ def needs_its_feature(path: str) -> None:
         pytest.importorskip("harness.features.leaderboard")
 
 
-@pytest.mark.parametrize(("words", "path"), ALL)
-def test_output_replaces_no_file_of_others_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
-    """The file stays as it is; with --force it is replaced, and from then on it is the harness's own."""
+@pytest.mark.parametrize(("words", "path"), NAMED)
+def test_output_at_a_named_path_replaces_nothing_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
+    """Neither a file of others nor what the harness itself wrote there; with --force both."""
     needs_its_feature(path)
     file = put(path)
     assert main(list(words)) == REFUSED
     assert file.read_bytes() == OTHERS
     assert main([*words, "--force"]) == 0
-    assert file.read_bytes() != OTHERS
-    assert main(list(words)) == 0
-    file.write_bytes(OTHERS)
+    written = file.read_bytes()
+    assert written != OTHERS
     assert main(list(words)) == REFUSED
-    assert file.read_bytes() == OTHERS
+    assert file.read_bytes() == written
 
 
-@pytest.mark.parametrize(("words", "path"), ALL)
-def test_output_replaces_no_link(words: tuple[str, ...], path: str, here: Path) -> None:
-    """Neither the link nor the file that it leads to; with --force only the link."""
+@pytest.mark.parametrize(("words", "path"), NAMED)
+def test_output_at_a_named_path_replaces_no_link_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
+    """With --force the link is replaced, and not the file that it leads to."""
     needs_its_feature(path)
-    theirs = put("outside/thesis")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).symlink_to(theirs.absolute())
+    theirs = put_link(path)
     assert main(list(words)) == REFUSED
     assert Path(path).is_symlink()
     assert main([*words, "--force"]) == 0
@@ -104,40 +109,26 @@ def test_output_replaces_no_link(words: tuple[str, ...], path: str, here: Path) 
     assert not Path(path).is_symlink()
 
 
-def parts_of(path: Path) -> dict[str, bytes]:
-    """Return the parts of a workbook without the one that has its time; a page as it is."""
-    if path.suffix != ".xlsx":
-        return {path.name: path.read_bytes()}
-    with zipfile.ZipFile(path) as book:
-        return {name: book.read(name) for name in book.namelist() if name != "docProps/core.xml"}
-
-
-@pytest.mark.parametrize(("words", "path"), WITH_A_FORM)
-def test_pages_and_workbooks_of_another_machine_are_replaced(
-    words: tuple[str, ...], path: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are recognised by their form, so a results folder can be copied."""
+@pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
+def test_output_of_default_name_replaces_what_is_there(words: tuple[str, ...], path: str, here: Path) -> None:
+    """A file of others as well as its own, which somebody has edited since."""
     needs_its_feature(path)
-    put("x/nothing")
+    file = put(path)
     assert main(list(words)) == 0
-    before = parts_of(Path(path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert file.read_bytes() != OTHERS
+    file.write_bytes(OTHERS)
     assert main(list(words)) == 0
-    assert parts_of(Path(path)) == before
+    assert file.read_bytes() != OTHERS
 
 
-@pytest.mark.parametrize(("words", "path"), OF_ANY_FILE)
-def test_record_of_another_user_is_not_this_users(
-    words: tuple[str, ...], path: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A table or log from elsewhere may be somebody's only copy. Without a place for records there are none."""
-    put("x/nothing")
+@pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
+def test_output_of_default_name_is_not_written_through_a_link(words: tuple[str, ...], path: str, here: Path) -> None:
+    """The link is replaced; the file that it leads to stays."""
+    needs_its_feature(path)
+    theirs = put_link(path)
     assert main(list(words)) == 0
-    monkeypatch.setenv("XDG_STATE_HOME", str(put(str(tmp_path / "no_folder"))))
-    before = Path(path).read_bytes()
-    assert main(list(words)) == REFUSED
-    assert Path(path).read_bytes() == before
-    assert main([*words, "--force"]) == 0
+    assert theirs.read_bytes() == OTHERS
+    assert not Path(path).is_symlink()
 
 
 def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
@@ -147,19 +138,16 @@ def test_file_of_json_lines_is_never_replaced(here: Path) -> None:
     assert file.read_bytes() == OTHERS
 
 
-def test_tables_are_shown_where_a_workbook_of_others_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`stats` writes no workbook then, and ends with 2."""
-    put("results/metric_excels/Recall.xlsx")
-    assert main(["stats"]) == REFUSED
+def test_tables_are_shown_where_a_workbook_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`stats --out` writes no workbook then, and ends with 2."""
+    put("x/Recall.xlsx")
+    assert main(["stats", "--out", "x"]) == REFUSED
     assert "61.31" in capsys.readouterr().out
-    assert [path.name for path in Path("results/metric_excels").iterdir()] == ["Recall.xlsx"]
+    assert [path.name for path in Path("x").iterdir()] == ["Recall.xlsx"]
 
 
-def test_commands_end_well_where_a_page_of_others_stays(here: Path) -> None:
-    """A page that cannot be written changes no exit code. `run` sets aside what has the name of a page."""
-    page = put("results/a/eval_report_weibo.html")
-    assert main(["reeval", "--name", "a"]) == 0
-    assert page.read_bytes() == OTHERS
+def test_new_run_keeps_what_has_the_name_of_its_page(here: Path) -> None:
+    """It is set aside, as every file of an earlier run."""
     theirs = put("results/c/eval_report_weibo.html")
     assert main(["run", "--model", "baseline/recency", "--name", "c", "--platform", "weibo"]) == 0
     assert OTHERS in [path.read_bytes() for path in theirs.parent.iterdir()]
@@ -174,27 +162,3 @@ def test_settings_file_cannot_force(here: Path) -> None:
     file = put("thesis.tex")
     assert main(["stats", "--settings", "harness.toml"]) == REFUSED
     assert file.read_bytes() == OTHERS
-
-
-def test_workbook_that_a_spreadsheet_has_saved_is_not_the_harness_own(tmp_path: Path) -> None:
-    """Nor one that another program made with the same library, nor what is no sound archive."""
-    ours = put(str(tmp_path / "ours.xlsx"), workbook([Sheet("a", ("b",), [("c",)])]))
-    Outputs().check(ours)
-    for name, old, new in (
-        ("docProps/app.xml", b"<AppVersion>12.0000", b"<AppVersion>16.0300"),
-        ("xl/worksheets/sheet1.xml", b'defaultRowHeight="16.5"', b'defaultRowHeight="15"'),
-    ):
-        saved = tmp_path / "saved.xlsx"
-        with zipfile.ZipFile(ours) as source, zipfile.ZipFile(saved, "w") as target:
-            for part in source.namelist():
-                data = source.read(part)
-                target.writestr(part, data.replace(old, new) if part == name else data)
-        with pytest.raises(Exception, match="--force"):
-            Outputs().check(saved)
-    whole = ours.read_bytes()
-    for position in range(0, len(whole), 7):
-        broken = put(str(tmp_path / "broken.xlsx"), whole[:position] + b"\xff" * 7 + whole[position + 7 :])
-        try:
-            Outputs().check(broken)
-        except Exception as error:
-            assert type(error).__name__ == "BadInput"

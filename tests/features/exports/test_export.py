@@ -17,7 +17,6 @@ import pytest
 
 from harness.analysis.saved_runs import Rows
 from harness.cli import main
-from harness.features.documents.outputs import Outputs
 from harness.features.exports import formats
 from harness.features.python import interface
 from harness.features.python.interface import load_run
@@ -91,7 +90,7 @@ def test_loaded_run_has_the_exported_rows(name: str, kind: str, finished: Path, 
     found = list(getattr(made, kind)())
     assert found == asyncio.run(cell())
     export(finished, name, "--rows", kind, "--out", str(tmp_path / "exported.jsonl"))
-    formats.write(tmp_path / "read.jsonl", "jsonl", found, Outputs())
+    formats.write(tmp_path / "read.jsonl", "jsonl", found)
     assert (tmp_path / "read.jsonl").read_bytes() == (tmp_path / "exported.jsonl").read_bytes()
 
 
@@ -313,7 +312,7 @@ def test_excel_sheets_are_read_as_numbers(finished: Path, tmp_path: Path) -> Non
 
 
 def written(path: Path, *rows: dict[str, Any]) -> list[Any]:
-    assert formats.write(path, path.suffix[1:], rows, Outputs()) == len(rows)
+    assert formats.write(path, path.suffix[1:], rows) == len(rows)
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
@@ -343,7 +342,7 @@ def test_every_row_has_every_column(tmp_path: Path) -> None:
 
 def test_csv_holds_no_formula_and_no_broken_line(tmp_path: Path) -> None:
     """As in the tables of `stats`; negative numbers stay numbers."""
-    formats.write(tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}], Outputs())
+    formats.write(tmp_path / "x.csv", "csv", [{"=a": "=1+1", "b": -1.5, "c": "甲\r\n乙", "d": True}])
     assert (tmp_path / "x.csv").read_text() == "'=a,b,c,d\n'=1+1,-1.5,甲\\r\\n乙,true\n"
 
 

@@ -721,8 +721,7 @@ def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
 def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
     """Whichever ends last has it; neither takes the other's unfinished file."""
     code = "import sys; from pathlib import Path; from harness.features.documents.xlsx import Sheet, write\n"
-    code += "from harness.features.documents.outputs import Outputs\n"
-    code += "for _ in range(50): write(Path(sys.argv[1]), [Sheet('a', ('b',), [('c',)])], Outputs())"
+    code += "for _ in range(50): write(Path(sys.argv[1]), [Sheet('a', ('b',), [('c',)])])"
     words = [sys.executable, "-c", code, str(tmp_path / "same.xlsx")]
     started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
     assert [(process.communicate()[1], process.returncode) for process in started] == [(b"", 0)] * 2

@@ -43,4 +43,4 @@ def site(results: Path) -> Site:
 def look(site: Site, address: str) -> str:
     """Return the page at an address."""
     parts = urlsplit(address)
-    return site.page(parts.path.strip("/"), parse_qs(parts.query)).decode()
+    return site.page(parts.path.strip("./"), parse_qs(parts.query)).decode()

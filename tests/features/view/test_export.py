@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -42,6 +43,19 @@ def test_folder_with_files_is_refused_unless_forced(results: Path, tmp_path: Pat
     assert not (tmp_path / "index.html").exists()
     assert main(["view", "--results-dir", str(results), "--export", str(tmp_path), "--force", "--users", "0"]) == 0
     assert (tmp_path / "mine").read_text() == "kept" and (tmp_path / "index.html").exists()
+
+
+def test_nothing_is_written_through_what_has_a_files_name(results: Path, tmp_path: Path) -> None:
+    """A link and a pipe are replaced; the file that the link leads to stays, and nobody waits for the pipe's reader."""
+    site, theirs = tmp_path / "site", tmp_path / "theirs"
+    site.mkdir()
+    theirs.write_text("kept")
+    (site / "index.html").symlink_to(theirs)
+    (site / "index.html.new").symlink_to(theirs)
+    os.mkfifo(site / "view.js")
+    assert "Runs" in exported(results, site, "--force", "--users", "0")["index.html"]
+    assert theirs.read_text() == "kept"
+    assert not (site / "index.html").is_symlink() and (site / "view.js").is_file()
 
 
 @pytest.mark.parametrize("posts", [False, True])

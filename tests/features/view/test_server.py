@@ -20,7 +20,7 @@ from harness.features.view.server import POLICY, Pass, serving
 from tests.support import malformed
 
 pytestmark = pytest.mark.anyio
-PASS = Pass("the-token", "the-cookie")
+PASS = Pass("the-path", "the-token", "the-cookie")
 NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -29,22 +29,31 @@ class Asked:
 
     def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
         self.port = urlsplit(address).port
-        self.root = f"http://127.0.0.1:{self.port}"
+        self.origin = f"http://127.0.0.1:{self.port}"
+        self.root = f"{self.origin}/the-path"
         self._session = session
 
     async def __call__(
-        self, path: str, headers: Mapping[str, str] = NONE, *, method: str = "GET", cookie: str | None = PASS.cookie
+        self,
+        path: str,
+        headers: Mapping[str, str] = NONE,
+        *,
+        method: str = "GET",
+        cookie: str | None = PASS.cookie,
+        root: str | None = None,
     ) -> aiohttp.ClientResponse:
-        more = {"Cookie": f"harness-view-{self.port}={cookie}"} if cookie is not None else {}
-        async with self._session.request(method, self.root + path, headers={**headers, **more}) as response:
+        more = {"Cookie": f"harness-view={cookie}"} if cookie is not None else {}
+        address = (self.root if root is None else self.origin + root) + path
+        async with self._session.request(method, address, headers={**headers, **more}) as response:
             await response.read()
             return response
 
 
 @asynccontextmanager
 async def asking(results: Path) -> AsyncIterator[Asked]:
-    async with serving(Chosen(results), access=PASS) as address, aiohttp.ClientSession() as session:
-        yield Asked(address, session)
+    with serving(Chosen(results), access=PASS) as address:
+        async with aiohttp.ClientSession() as session:
+            yield Asked(address, session)
 
 
 async def test_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_not_get(played: Path) -> None:
@@ -52,7 +61,7 @@ async def test_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_do_n
         entered = await ask("/?token=the-token", cookie=None)
         [cookie] = entered.headers.getall("Set-Cookie")
         assert entered.status == 200 and "the-cookie" in cookie
-        assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+        assert {"HttpOnly", "SameSite=Strict", "Path=/the-path/"} <= set(cookie.split("; "))
         assert (await ask("/")).status == 200
 
 
@@ -64,6 +73,8 @@ async def test_without_token_or_cookie_nothing_is_answered(played: Path, path: s
     async with asking(played) as ask:
         for cookie in (None, "", "the-token", "other"):
             assert (await ask(path, cookie=cookie)).status == 403
+        for root in ("", "/", "/another-path", "/the-cookie", "/the-pat"):
+            assert (await ask(path, root=root)).status == 403
 
 
 REFUSED = (
@@ -91,7 +102,7 @@ async def test_other_hosts_origins_and_sites_are_refused_with_the_cookie_too(
 async def test_own_page_and_a_tunnel_are_answered(played: Path) -> None:
     """A tunnel has a port of its own on the other machine."""
     async with asking(played) as ask:
-        assert (await ask("/", {"Origin": ask.root, "Sec-Fetch-Site": "same-origin"})).status == 200
+        assert (await ask("/", {"Origin": ask.origin, "Sec-Fetch-Site": "same-origin"})).status == 200
         assert (await ask("/", {"Host": "localhost:9999", "Origin": "http://localhost:9999"})).status == 200
 
 
@@ -135,14 +146,14 @@ async def test_malformed_requests_print_nothing_and_stop_nothing(
 async def test_port_that_another_program_has_is_one_sentence(played: Path) -> None:
     async with asking(played) as ask:
         assert ask.port is not None
-        with pytest.raises(MachineError, match="another --port"):
-            async with serving(Chosen(played), ask.port):
-                pass
+        with pytest.raises(MachineError, match="another --port"), serving(Chosen(played), ask.port):
+            pass
 
 
 async def test_tokens_are_never_the_same() -> None:
-    assert len({of for one in (Pass(), Pass()) for of in (one.token, one.cookie)}) == 4
-    assert len(Pass().token) >= 32 and Pass().token not in repr(Pass())
+    assert len({of for one in (Pass(), Pass()) for of in (one.path, one.token, one.cookie)}) == 6
+    assert min(map(len, (Pass().path, Pass().token, Pass().cookie))) >= 32
+    assert "the-" not in repr(PASS)
 
 
 async def test_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from harness.features.view.reading import Chosen, Folder
 from harness.features.view.server import link
-from harness.features.view.site import PAGE_MOST, USERS, NotThere, Site, divided
+from harness.features.view.site import PAGE_MOST, SHOWN_MOST, USERS, NotThere, Site, divided
 from harness.model import Paragraph, Quote
 from harness.store.log import objects, seal
 from tests.features.view.conftest import look
@@ -56,7 +56,7 @@ def checked(page: str) -> str:
     """Return a page that runs nothing but the viewer's own script, and is small."""
     parsed = Tags(page)
     tags = parsed.found
-    assert [of.get("src") for tag, of in tags if tag == "script"] == ["/view.js"]
+    assert [of.get("src") for tag, of in tags if tag == "script"] == ["view.js"]
     assert not [name for _, of in tags for name in of if name.startswith("on") or name == "style"]
     assert not {tag for tag, _ in tags} & {"iframe", "object", "embed", "base", "style"}
     assert len(page.encode()) < LARGEST and "\x1b" not in parsed.text and "\u202e" not in parsed.text
@@ -87,7 +87,7 @@ def test_report_of_a_run_is_the_one_of_its_page(site: Site, results: Path) -> No
 
 def test_runs_are_sorted_by_score_and_by_any_column_and_filtered(site: Site) -> None:
     def rows(address: str) -> list[str]:
-        return re.findall(r'<a href="/run\?name=([\w-]+)', look(site, address))
+        return re.findall(r'<a href="run\?name=([\w-]+)', look(site, address))
 
     assert rows("/") == ["commuter", "four-stars", "recency", "random"]
     assert rows("/?sort=run&order=up") == ["commuter", "four-stars", "random", "recency"]
@@ -100,13 +100,13 @@ def test_runs_are_sorted_by_score_and_by_any_column_and_filtered(site: Site) -> 
 def test_runs_without_a_value_come_last_in_its_column(site: Site, results: Path, order: str) -> None:
     (results / "random" / "eval_report_weibo.json").unlink()
     page = look(site, f"/?sort=speed&order={order}&subset=weibo")
-    assert re.findall(r'<a href="/run\?name=([\w-]+)', page) == ["recency", "random"]
+    assert re.findall(r'<a href="run\?name=([\w-]+)', page) == ["recency", "random"]
 
 
 def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, results: Path) -> None:
     def keys(query: str) -> list[str]:
         page = look(site, f"/users?name=recency&subset=weibo&{query}")
-        return [html.unescape(key) for key in re.findall(r'<a href="/user\?[^"]*">([^<]+)</a>', page)]
+        return [html.unescape(key) for key in re.findall(r'<a href="user\?[^"]*">([^<]+)</a>', page)]
 
     every = users(results, "recency", "weibo")
     assert keys("") == every and keys("page=99") == every and keys("page=-1&sort=x&value=y&least=z") == every
@@ -243,6 +243,46 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
     parts = divided(blocks)
     assert [block for part in parts for block in part] == blocks and len(parts) > 1
     assert PAGE_MOST < LARGEST
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        pytest.param([{"block": "Tags", "label": "t", "tags": [["a", "hit"]] * 500_000}], id="one block"),
+        pytest.param([{"block": "Paragraph", "text": "x" * 500}] * 12_000, id="many blocks"),
+    ],
+)
+def test_of_a_report_that_no_run_makes_the_first_is_shown(
+    site: Site, results: Path, sections: list[dict[str, Any]]
+) -> None:
+    """Of a report of megabytes at most some are rendered, and its last part says that there is more."""
+    spoiled(results / "recency/eval_report_weibo.json", {"sections": sections})
+    first = checked(look(site, "/run?name=recency&subset=weibo"))
+    last = checked(look(site, "/run?name=recency&subset=weibo&part=999"))
+    assert "Coverage: complete" in first and "More is not shown here" in last
+    assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_MOST / PAGE_MOST
+
+
+@pytest.mark.parametrize("change", [{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}])
+def test_report_of_more_figures_than_a_benchmark_has_is_none(site: Site, results: Path, change: dict[str, Any]) -> None:
+    """Its run is shown, with the reason."""
+    path = results / "recency/eval_report_weibo.json"
+    if change.get("metric_units"):
+        units = orjson.loads(path.read_bytes())["metric_units"]
+        change = {"metric_units": units | {f"metric {number}": units["Recall"] for number in range(50_000)}}
+    spoiled(path, change)
+    assert "not a report that this version reads" in checked(look(site, "/run?name=recency&subset=weibo"))
+    assert "random" in checked(look(site, "/"))
+
+
+def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(
+    site: Site, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sparse file of 50 GB is not read to its end; the page says so."""
+    monkeypatch.setattr("harness.features.view.reading.REPLIES_READ", 1 << 20)
+    os.truncate(results / "recency/responses_weibo.jsonl", 50 * 10**9)
+    page = checked(look(site, link("user", name="recency", subset="weibo", user=users(results, "recency", "weibo")[0])))
+    assert "only its beginning is looked at" in page
 
 
 def test_comparison_is_that_of_compare_and_asks_for_two_runs(site: Site) -> None:
