@@ -1,8 +1,7 @@
 """One endpoint over HTTP: the one place that maps the transport's errors.
 
 Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
-a key goes only to the address it was given for. A request is sent once: where its connection ends before a reply, the
-server may have worked on it, and so the try counts like any other.
+a key goes only to the address it was given for.
 """
 
 from __future__ import annotations
@@ -118,8 +117,10 @@ class Client:
 
         Its replies are for `Body`, which unpacks them. It has no headers, which a proxy would get with the key.
         """
+        connector = self._way.connector()
         return aiohttp.ClientSession(
-            connector=self._way.connector(),
+            connector=connector,
+            middlewares=(connector.send_again,),
             proxy=self.proxy,
             # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=read),

@@ -419,16 +419,28 @@ async def test_server_that_closes_idle_connections_costs_no_try() -> None:
 @BOTH_LOOPS
 @pytest.mark.anyio
 async def test_request_that_makes_a_server_hang_up_is_a_failed_try() -> None:
-    """Also where its connection had served before: the server may have worked on it, so it is not sent again unseen."""
+    """It is sent anew only where the connection had served before; on one of its own the server meant the request."""
     async with (
         serving(says(http(GOOD), stays=True), says(b""), says(b"")) as server,
         Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
     ):
         await call(client)
         reply, faults = await call(client)
-    assert (reply.tries, [fault.kind for fault in faults]) == (3, ["connection"] * 2)
+    assert (reply.tries, [fault.kind for fault in faults]) == (2, ["connection"])
     assert faults[0].detail == "the endpoint closed the connection before its reply"
-    assert (len(server.heads), server.connections) == (4, 3)
+    assert len(server.heads) == 4
+
+
+@pytest.mark.anyio
+async def test_half_a_head_on_a_connection_that_served_before_is_a_failed_try() -> None:
+    """Something was received, so the request is not sent again unseen."""
+    async with (
+        serving(says(http(GOOD), stays=True), says(b"HTTP/1.1 2")) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=1) as client,
+    ):
+        await call(client)
+        reply, faults = await call(client)
+    assert (reply.tries, [fault.kind for fault in faults], len(server.heads)) == (2, ["connection"], 3)
 
 
 def together(number: int) -> Script:
@@ -445,6 +457,28 @@ def together(number: int) -> Script:
         return True
 
     return script
+
+
+@BOTH_LOOPS
+@pytest.mark.anyio
+@pytest.mark.parametrize(("crossing", "arrivals"), [(HANGS, 2), (-1.0, 1)], ids=["soon", "late"])
+async def test_server_that_hangs_up_gets_a_request_once_more_at_most_however_many_connections_idle(
+    crossing: float, arrivals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once more, over a new connection, where it hangs up at once; not at all where it first worked on the request."""
+    monkeypatch.setattr(connect, "CROSSING_SECONDS", crossing)
+    warm = 16
+    async with (
+        serving(*[together(warm)] * warm, *[says(b"")] * 2 * warm) as server,
+        Client(Address(server.url, KEY), timeout=HANGS, connections=warm) as client,
+    ):
+        with anyio.fail_after(HANGS):
+            await asyncio.gather(*[client.send(b"{}") for _ in range(warm)])
+            with pytest.raises(TransportFault) as caught:
+                await client.send(b"{}")
+    assert (caught.value.kind, caught.value.unreachable) == ("connection", False)
+    assert len(server.heads) == warm + arrivals
+    assert server.connections == warm + arrivals - 1
 
 
 @pytest.mark.anyio
