@@ -18,18 +18,19 @@ FINAL_REASONS = frozenset({"length", "only_thinking", "content_filter", "context
 """Finish reasons that make an invalid answer of this kind at once: not repaired, and not asked for again."""
 
 WITHOUT_JSON = frozenset({"unclosed", "failed_generation"})
-"""Finish reasons of a reply that broke off, whose rest is not to be made up, and of one that failed at the form asked
-for."""
+"""Finish reasons of a reply that broke off, whose rest is not to be made up, and of one that failed
+at the form asked for."""
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)```", re.DOTALL)
 _THINKING = re.compile(r"\s*(?:<(?:think|thinking|seed:think)>|\[THINK\]|◁think▷|<\|channel\|>analysis)")
-"""How thoughts begin: of most models, Seed-OSS, Magistral, Kimi, and gpt-oss, whose harmony format has channels."""
+"""How thoughts begin: of most models, Seed-OSS, Magistral, Kimi, and gpt-oss, whose harmony format
+has channels."""
 _THOUGHT = re.compile(
     r"</(?:think|thinking|seed:think)>|\[/THINK\]|◁/think▷"
     r"|<\|channel\|>(?:final|commentary)[^{}]{0,60}?<\|message\|>|assistantfinal"
 )
-"""How thoughts end. Some servers return the end without the beginning, which was in the prompt, or harmony without its
-special tokens."""
+"""How thoughts end. Some servers return the end without the beginning, which was in the prompt, or
+harmony without its special tokens."""
 _TURN_ENDS = ("<|return|>", "<|end|>", "<|call|>")
 """Marks that end a message of harmony."""
 

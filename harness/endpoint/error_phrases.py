@@ -1,5 +1,7 @@
-"""Words of endpoints that do not answer: as messages show them, and what they mean by the table and the phrases of
-error_phrases.toml."""
+"""Words of endpoints that do not answer: as messages show them, and what they mean.
+
+`MEANINGS` is the table of what statuses and words mean, error_phrases.toml has the phrases.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,8 @@ def _asks_too_much(low: str) -> bool:
 
 
 class Rule(NamedTuple):
-    """A row of `MEANINGS`: what an error means that has one of the `statuses` and says something of each topic."""
+    """A row of `MEANINGS`: what an error means that has one of the `statuses`, and a phrase of each
+    of the `topics`."""
 
     meaning: str
     statuses: Container[int]
@@ -157,7 +160,7 @@ MEANINGS = (
     Rule("failed_generation", (400, 422, 500), ("failed_generation",)),
     Rule("length", (400, 422, 500), ("unfinished",)),
     Rule("context_length", ANY, ("context",)),
-    # A limit of the tokens a minute that a single request is above, and limits in the words of an empty account.
+    # A limit of the tokens a minute that one request is above; limits in words of an empty account.
     Rule("too_large", ANY, ("too_large", "rate_limit")),
     Rule("rate_limit", (429,), ("passing_quota",)),
     Rule("transient", ANY, ("passing_quota",)),
@@ -181,7 +184,8 @@ MEANINGS = (
 
 
 def meaning(status: int | None, low: str) -> str:
-    """Return the meaning of an error with these `searchable` words; without a status of its own, by the words alone."""
+    """Return the meaning of an error with these `searchable` words; without a status of its own, by
+    the words alone."""
     for rule in MEANINGS:
         fits = rule.topics or rule.statuses is ANY if status is None else status in rule.statuses
         if fits and all(says(topic, low) for topic in rule.topics):
@@ -190,7 +194,8 @@ def meaning(status: int | None, low: str) -> str:
 
 
 def is_error(error: Any) -> bool:
-    """Return whether a member for errors has one: some endpoints always send it, empty, or with words of success."""
+    """Return whether a member for errors has one: some endpoints always send it, empty, or with words
+    of success."""
     if type(error) is not dict:
         return bool(error) if type(error) is list else str(error).strip().lower() not in SUCCESS
     said = [error[name] for name in MEMBERS if name in error] or error.values()

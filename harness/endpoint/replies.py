@@ -29,12 +29,14 @@ from harness.model import LARGEST_COUNT, Completion
 ONLY_THINKING = "only_thinking"
 """The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
 TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
-"""Finish reasons of a reply whose text is the arguments of its only tool call, and of one whose JSON has no end: some
-relays end a stream that broke off behind them like any other (LiteLLM: finish_reason `stop`, [DONE])."""
+"""Finish reasons of a reply whose text is the arguments of its only tool call, and of one whose JSON
+has no end: some relays end a stream that broke off behind them like any other (LiteLLM:
+finish_reason `stop`, [DONE])."""
 SETTLED = frozenset({"content_filter", "context_length", "failed_generation", "length"})
 """Meanings of errors that are finish reasons of an answer without a text."""
 CLIENT_ERRORS = frozenset(status for status in HTTPStatus if status >= 400)
-"""Statuses below 500 that a code may be; relays have other codes of three digits with meanings of their own."""
+"""Statuses that a code below 500 may be. Relays have other codes of three digits, with meanings of
+their own."""
 CUT_OFF = ("length", "content_filter")
 PART_MEMBERS = frozenset({"type", "text", "thinking", "annotations", "logprobs"})
 """Members of a part of a content; an object with any others is the answer itself, decoded."""
@@ -92,7 +94,8 @@ def completion(body: bytes, content_type: str = "") -> Completion:
 
 def completion_of(data: dict[str, Any]) -> Completion:
     """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
-    data = without_envelope(data)
+    if not data.get("choices"):
+        data = without_envelope(data)
     choice = _choice(data.get("choices"))
     error = _error(choice, data)
     if choice is None or error is not None:
@@ -132,11 +135,10 @@ def completion_of(data: dict[str, Any]) -> Completion:
 
 
 def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply with the members of the one in it, if a relay has put that into an object of its own."""
-    if data.get("choices"):
-        return data
-    inner = (value for value in data.values() if type(value) is dict and type(value.get("choices")) is list)
-    return data | next(inner, {})
+    """Return a reply with the members of the one in it, if a relay has put that into an object of its
+    own."""
+    inner = (value for value in data.values() if type(value) is dict)
+    return data | next((value for value in inner if type(value.get("choices")) is list), {})
 
 
 def index_of(choice: dict[str, Any]) -> Any:
@@ -146,8 +148,10 @@ def index_of(choice: dict[str, Any]) -> Any:
 
 
 def _choice(choices: Any) -> dict[str, Any] | None:
-    """Return the choice of index 0, since only one was requested; another one that is an answer if that one is none."""
-    objects = [choice for choice in choices if type(choice) is dict] if type(choices) is list else []
+    """Return the choice of index 0, since only one was requested; another one that is an answer if that
+    one is none."""
+    listed = choices if type(choices) is list else []
+    objects = [choice for choice in listed if type(choice) is dict]
     if len(objects) < 2:
         return objects[0] if objects else None
     objects.sort(key=lambda choice: index_of(choice) != 0)
@@ -156,12 +160,15 @@ def _choice(choices: Any) -> dict[str, Any] | None:
 
 def _is_answer(choice: dict[str, Any]) -> bool:
     message = _message(choice) or {}
-    is_settled = choice.get("error") or message.get("refusal") or choice.get("finish_reason") in CUT_OFF
-    return bool(is_settled or _parts(message.get("content"))[0].strip() or _elsewhere(message))
+    is_cut_off = choice.get("finish_reason") in CUT_OFF
+    if choice.get("error") or message.get("refusal") or is_cut_off:
+        return True
+    return bool(_parts(message.get("content"))[0].strip() or _elsewhere(message))
 
 
 def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the message of a choice, also where it is called `delta`, or is the `text` of a completion."""
+    """Return the message of a choice, also where it is called `delta`, or is the `text` of a
+    completion."""
     message = choice.get("message") or choice.get("delta")
     if message and type(message) is dict:
         return message
@@ -225,9 +232,10 @@ def _without_text(
 ) -> tuple[str, str | None, str | None]:
     """Return text, thoughts and finish reason of a reply with a blank text.
 
-    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM and SGLang with a
-    reasoning parser put the answer of a model that does not think in the member for thoughts (vllm-project/vllm
-    issues), and all of a reply whose thoughts have no end: the only object there, at its end, is the answer.
+    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM and
+    SGLang with a reasoning parser put the answer of a model that does not think in the member for
+    thoughts (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only
+    object there, at its end, is the answer.
     """
     if reason == "length" and (thoughts or _thought(usage)):
         return text, thoughts, ONLY_THINKING
@@ -237,7 +245,8 @@ def _without_text(
         return _within_thoughts(text, thoughts, reason)
     is_empty = not (thoughts or message.get("refusal") or message.get("tool_calls"))
     if is_empty and reason not in FINAL_REASONS and usage.get("completion_tokens") == 0:
-        raise TransportFault("no_completion", "the reply is empty, and its usage has no completion token")
+        why = "the reply is empty, and its usage has no completion token"
+        raise TransportFault("no_completion", why)
     return text, thoughts, reason
 
 
@@ -372,7 +381,8 @@ def _settle(
     request: str = "",
     delay: str | None = None,
 ) -> Completion:
-    """Judge an error by its status, if it has one, and the endpoint's own `words`; `shown` is for messages alone."""
+    """Judge an error by its status, if it has one, and the endpoint's own `words`; `shown` is for
+    messages alone."""
     low = phrases.searchable(phrases.without_quotes(words, request))
     meaning = phrases.meaning(status, low)
     if meaning in SETTLED:

@@ -110,7 +110,11 @@ class _Choice:
             piece = delta.get(name)
             if piece and type(piece) in (str, list, dict):
                 speaks = True
-                self.pieces.setdefault(name, []).extend(piece if type(piece) is list else [piece])
+                pieces = self.pieces.setdefault(name, [])
+                if type(piece) is list:
+                    pieces.extend(piece)
+                else:
+                    pieces.append(piece)
         return speaks
 
     def _add_calls(self, calls: Any) -> None:
@@ -142,7 +146,7 @@ class StreamedReply:
         self._largest = largest
         self._size = 0
         self._events = Events()
-        self._choices: dict[str, _Choice] = {}
+        self._choices: dict[int | str, _Choice] = {}
         self._rest: dict[str, Any] = {}
         self._error: Any = None
         self._model: str | None = None
@@ -157,7 +161,7 @@ class StreamedReply:
 
         The end of the stream is weaker evidence: relays end every stream alike, also one that broke off behind them.
         """
-        first = self._choices.get("0") or next(iter(self._choices.values()), None)
+        first = self._choices.get(0) or next(iter(self._choices.values()), None)
         return first is not None and first.finish_reason in END_REASONS
 
     def feed(self, block: bytes) -> None:
@@ -174,10 +178,9 @@ class StreamedReply:
             self._take(name, data)
 
     def whole(self, ended: bool) -> dict[str, Any]:
-        """Return the reply after its last byte (or after `done`), in the form of one that came whole. `ended` is
-        whether the body came to its proper end.
+        """Return the reply after its last byte (or after `done`), in the form of one that came whole.
 
-        Raise `TransportFault` if it broke off.
+        `ended` is whether the body came to its proper end. Raise `TransportFault` if it broke off.
         """
         if self._plain is not None:
             if (data := decoded(b"".join(self._plain))) is None:
@@ -250,7 +253,8 @@ class StreamedReply:
             self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
 
     def _merge(self, chunk: dict[str, Any]) -> None:
-        chunk = without_envelope(chunk)
+        if not chunk.get("choices"):
+            chunk = without_envelope(chunk)
         if (error := chunk.get("error")) and is_error(error):
             self._fail(chunk)
             return
@@ -270,14 +274,17 @@ class StreamedReply:
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
-        merged = self._choices.setdefault(str(index), _Choice(index))
-        delta, message, text = choice.get("delta"), choice.get("message"), choice.get("text")
+        key = index if type(index) is int else str(index)
+        merged = self._choices.get(key)
+        if merged is None:
+            merged = self._choices[key] = _Choice(index)
+        delta = choice.get("delta")
         if type(delta) is dict:
             self.speaks |= merged.add(delta)
-        elif type(message) is dict:
+        elif type(message := choice.get("message")) is dict:
             merged.message = message
             self.speaks = True
-        elif type(text) is str:
+        elif type(text := choice.get("text")) is str:
             self.speaks |= merged.add({"content": text})
         if (error := choice.get("error")) and is_error(error):
             self._fail(choice)
@@ -300,17 +307,22 @@ def looks_streamed(body: bytes) -> bool:
 
 
 def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
-    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it broke off."""
+    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it
+    broke off."""
     reply = StreamedReply(largest)
     reply.feed(body)
     return reply.whole(ended)
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """Return a text, or a list of parts if one of the pieces was a part. Pieces of which each repeats all before are
-    one text, if that is JSON and their sum is none."""
+    """Return a text, or a list of parts if one of the pieces was a part.
+
+    Pieces of which each repeats all before are one text, if that is JSON and their sum is none.
+    """
     if not all(type(piece) is str for piece in pieces):
         return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
     text = "".join(pieces)
-    repeats = len(pieces) >= LEAST_REPEATS and all(later.startswith(earlier) for earlier, later in pairwise(pieces))
+    if len(pieces) < LEAST_REPEATS:
+        return text
+    repeats = all(later.startswith(earlier) for earlier, later in pairwise(pieces))
     return pieces[-1] if repeats and is_json(pieces[-1]) and not is_json(text) else text

@@ -31,5 +31,6 @@ class Transport(Protocol):
 
 
 def is_framed(headers: Mapping[str, str]) -> bool:
-    """Return whether a body has a proper end. Without, it ends where its connection does, as if it broke off."""
+    """Return whether a body has a proper end. Without, it ends where its connection does, as if it
+    broke off."""
     return "Content-Length" in headers or "chunked" in headers.get("Transfer-Encoding", "").lower()
