@@ -61,7 +61,7 @@ class Connector(aiohttp.TCPConnector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._served: WeakSet[asyncio.BaseProtocol] = WeakSet()
-        self._on_served: WeakSet[aiohttp.ClientRequest] = WeakSet()
+        self._on_served: set[aiohttp.ClientRequest] = set()
 
     async def connect(self, req: aiohttp.ClientRequest, *more: Any, **options: Any) -> Any:
         while True:
@@ -93,7 +93,9 @@ class Connector(aiohttp.TCPConnector):
             has_crossed = loop.time() - begun <= CROSSING_SECONDS
             if not (has_crossed and _found_closed(error) and request in self._on_served):
                 raise
-        return await handler(request)
+            return await handler(request)
+        finally:
+            self._on_served.discard(request)
 
 
 def _found_closed(error: aiohttp.ClientError) -> bool:
