@@ -1,8 +1,7 @@
 """One endpoint over HTTP: the one place that maps the transport's errors.
 
-Without a proxy, requests go over `wire`. With one, and where a call is no request of a run, they go over a session of
-aiohttp, each over a connection of its own. Requests are bytes. Replies are read whole before they are judged, streamed
-or not. Redirects are not followed, so that a key goes only to the address it was given for.
+Requests are bytes. Replies are read whole before they are judged, streamed or not. Redirects are not followed, so that
+a key goes only to the address it was given for.
 """
 
 from __future__ import annotations
@@ -12,29 +11,24 @@ import errno
 import re
 import socket
 import ssl
-import time
-from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cached_property
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 from msgspec import structs
-from yarl import URL
 
 from harness.defaults import STALL_SECONDS
 from harness.endpoint import replies
 from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
+from harness.endpoint.body import ENCODINGS, MAX_ERROR_BODY, Body, TooLarge, whole_body
 from harness.endpoint.connect import connection
-from harness.endpoint.deadlines import Deadlines
 from harness.endpoint.error_phrases import one_line
 from harness.endpoint.requested_wait import exhausted
 from harness.endpoint.stream import END_REASONS, StreamedReply, looks_streamed, whole_stream
 from harness.endpoint.transport import Received, is_framed
-from harness.endpoint.wire import MAX_ERROR_BODY, NotConnected, Wire, Wires, head
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
 
@@ -43,9 +37,10 @@ VERSION = re.compile(r"/v\d")
 PROXY_ERRORS = (aiohttp.ClientProxyConnectionError, aiohttp.ClientHttpProxyError)
 FILES_USED_UP = (errno.EMFILE, errno.ENFILE)
 CONNECT_SECONDS = 30.0
-CROSSING_SECONDS = 0.25
-"""The longest that a request and the end of its idle connection can cross on their way: a packet's way, with room.
-A server that hangs up later has received the request."""
+STOOD_STILL = 2.0
+"""Seconds by which a time-out comes late only if this machine, or its loop, stood still meanwhile."""
+UNSAFE_HEADER = re.compile("invalid .*header|content-length|transfer-encoding", re.IGNORECASE)
+"""In aiohttp's words for a reply whose head could be read in two ways."""
 LONGEST_STREAM = 10.0
 """Bound of a stream that never pauses for long, in time-outs."""
 LINGER_SECONDS = 0.1
@@ -53,6 +48,7 @@ LINGER_SECONDS = 0.1
 PROXY_WANTS_CREDENTIALS = 407
 ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
+LONGEST_HEADER = 2**16
 LARGEST_REPLY = 2**23
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
 LARGEST_STREAM = 2**26
@@ -60,22 +56,18 @@ LARGEST_STREAM = 2**26
 MAX_WORDS = MAX_ERROR_BODY
 """Characters of an endpoint's own words in which secrets are looked for; the rest is left out."""
 
-Response = Wire | aiohttp.ClientResponse
-"""A reply after its head."""
-
 
 class Client:
     """Connections to one address. `connections` bounds the sockets, `timeout` and `stall` are seconds.
 
-    `timeout` bounds a request; if its reply streams, the time until the first byte. From then on only `stall` counts,
-    the time without a single byte, since a long thought that streams is not dead; `LONGEST_STREAM` bounds the whole.
-    `base`, `headers` and `proxy` are those of its requests, for further calls, `errors` what these may raise.
+    `timeout` bounds a request; if its reply streams, the time until the first byte and from then on the time without
+    text or thought, `stall` the time without a single byte, and `LONGEST_STREAM` the whole.
+    `base` and `headers` are those of its requests, for further calls in `sessions`, `errors` what these may raise.
     `shares_with` is an open client of the same server, for its connections. `on_exhausted` is called with
     the seconds until a used-up quota resets.
     """
 
-    _wires: Wires
-    _session: aiohttp.ClientSession | None = None
+    _session: aiohttp.ClientSession
 
     def __init__(
         self,
@@ -84,7 +76,6 @@ class Client:
         timeout: float,
         connections: int,
         stall: float = STALL_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
         shares_with: Client | None = None,
         on_exhausted: Callable[[float], None] = lambda seconds: None,
     ) -> None:
@@ -97,102 +88,73 @@ class Client:
         self._way = connection(address, connections)
         self.proxy = self._way.proxy
         self.errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
-        self._interruptions: tuple[type[BaseException], ...] = (TransportFault, asyncio.CancelledError, *self.errors)
+        self._interruptions: tuple[type[Exception], ...] = (TransportFault, *self.errors)
         self.shown = address.shown
         self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
         self._served: str | None = None
-        headers = {**address.headers, "Content-Type": "application/json"}
+        headers = {"Accept-Encoding": ENCODINGS, **address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
         self.headers = headers
         self.timeout = timeout
         self._stall = stall
-        self._clock = clock
-        self._deadlines = Deadlines(timeout, clock, stall)
-        self._patience = min(CONNECT_SECONDS, timeout)
+        self._patience = min(CONNECT_SECONDS, timeout / 2)
         self._on_exhausted = on_exhausted
-        self._connections = connections
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        if self._shares_with:
-            self._wires, self._session = self._shares_with._wires, self._shares_with._session
-        else:
-            self._wires = Wires(self._way.trust, self._connections, LARGEST_REPLY)
-            self._session = self.sessions() if self._way.via else None
-        self._sweeper = asyncio.create_task(self._sweep())
+        self._session = self._shares_with._session if self._shares_with else self.sessions()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sweeper.cancel()
         if self._shares_with is None:
-            self._wires.close()
-            if self._session is not None:
-                await self._session.close()
+            await self._session.close()
 
     def sessions(self, read: float | None = None) -> aiohttp.ClientSession:
-        """Return a session, which is to be closed; `read` are seconds between two pieces of a reply."""
+        """Return a session, which is to be closed; `read` are seconds between two pieces of a reply.
+
+        Its replies are for `Body`, which unpacks them. It has no headers, which a proxy would get with the key.
+        """
+        connector = self._way.connector()
         return aiohttp.ClientSession(
-            connector=self._way.connector(),
+            connector=connector,
+            middlewares=(connector.send_again,),
+            proxy=self.proxy,
             # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
             timeout=aiohttp.ClientTimeout(total=None, connect=self._patience, sock_read=read),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            max_field_size=LONGEST_HEADER,
         )
-
-    @cached_property
-    def _target(self) -> tuple[URL, dict[str, str], bytes]:
-        """Return the address and the headers of every request, and its head. Raise `aiohttp.InvalidURL`."""
-        try:
-            url, headers = URL(self._url), self.headers
-            if url.user is not None:
-                basic = b64encode(f"{url.user}:{url.password or ''}".encode("latin-1")).decode()
-                url, headers = url.with_user(None), {**headers, "Authorization": f"Basic {basic}"}
-            return url, headers, head(url, headers)
-        except ValueError as error:
-            raise aiohttp.InvalidURL(self._url) from error
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._deadlines.interval)
-            self._deadlines.sweep()
-            self._wires.sweep()
 
     async def send(self, body: bytes, user: str = "") -> Received:
         """Try a request once. Raise `TransportFault`, `Rejected` or `EndpointStopped` by the class of the reply.
 
         Raise `MachineError` if this machine has no file left for another connection.
         """
-        task = self._deadlines.begin()
-        begun = self._deadlines.began(task)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         streamed, first_token = None, None
         try:
-            response = await self._posted(body, task, begun)
+            async with asyncio.timeout_at(begun + self.timeout):
+                response = await self._posted(body)
             try:
                 if _streams(response):
-                    streamed, first_token = await self._streamed(response, task)
+                    streamed, first_token = await self._streamed(response, begun)
                 else:
-                    content = await whole_body(response)
+                    content = await whole_body(response, LARGEST_REPLY, begun + self.timeout, self.errors)
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_STREAM, is_framed(response.headers))
             finally:
-                self._release(response)
-            headers = response.headers
-            if wait := exhausted(headers, datetime.now(UTC)):
+                response.release()  # which closes the connection if it has unread bytes
+            if wait := exhausted(response.headers, datetime.now(UTC)):
                 self._on_exhausted(wait)
         except self.errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
-            unwatched = self._deadlines.stood_still(begun)
-            raise self.scrubbed(self.mapped(error, unwatched)) from None
-        except asyncio.CancelledError:
-            passed = self._deadlines.passed(task)
-            if passed is None:
-                raise
-            stalled = TransportFault("stalled", f"the stream stood still for {self._stall:g} s")
-            raise stalled if passed == "stalled" else self._broken(TimeoutError()) from None
-        finally:
-            self._deadlines.end(task)
+            stood_still = loop.time() - begun > self._patience + STOOD_STILL
+            raise self.scrubbed(self.mapped(error, stood_still)) from None
         try:
             if streamed is not None:
                 completion = replies.without_end(replies.completion_of(streamed))
@@ -205,7 +167,7 @@ class Client:
             completion = self.vetted(completion)
         return Received(completion, self.shown, first_token)
 
-    def _read(self, response: Response, content: bytes, body: bytes) -> Completion:
+    def _read(self, response: aiohttp.ClientResponse, content: bytes, body: bytes) -> Completion:
         """Return what a whole reply to `body` settles. Raise the error that it means otherwise."""
         if 200 <= response.status < 300:
             return replies.completion(content, response.headers.get("Content-Type", ""))
@@ -213,71 +175,40 @@ class Client:
             raise self._proxy_fault(f"status {response.status}")
         return replies.refused(response.status, response.headers, content, datetime.now(UTC), body)
 
-    async def _posted(self, body: bytes, task: asyncio.Task[object], begun: float) -> Response:
-        """Return a reply to its head. Send once more if the server closed a connection that it may have found idle.
-
-        Only then: what a server has received belongs to the tries that are counted, paced and limited.
-        """
-        url, headers, start = self._target
-        if self._session is not None:
-            return await self._session.post(url, data=body, headers=headers, proxy=self.proxy, allow_redirects=False)
-        await self._wires.places.acquire()
+    async def _posted(self, body: bytes) -> aiohttp.ClientResponse:
+        """Return a reply after its head."""
         try:
-            if wire := self._wires.idle():
-                try:
-                    await wire.exchange(start, body)
-                    return wire
-                except aiohttp.ServerDisconnectedError as error:
-                    crossed = self._clock() - begun <= CROSSING_SECONDS
-                    if not (crossed and wire.hung_up):
-                        raise
-                    error.__traceback__ = None  # as above
-            wire = await self._connected(url, task)  # a new one, which no server finds idle
-            await wire.exchange(start, body)
-            return wire
-        except BaseException:
-            self._wires.places.release()
+            return await self._session.post(self._url, data=body, headers=self.headers, allow_redirects=False)
+        except aiohttp.ClientError:
             raise
+        except ValueError as error:  # a header that would be two
+            raise aiohttp.InvalidURL(self._public) from error
 
-    def _release(self, response: Response) -> None:
-        """Let a connection serve again, or close it for unread bytes."""
-        if isinstance(response, Wire):
-            self._wires.keep(response)
-        else:
-            response.release()
-
-    async def _connected(self, url: URL, task: asyncio.Task[object]) -> Wire:
-        """Return a new connection. Raise `aiohttp.ConnectionTimeoutError`, also at the request's own deadline."""
-        try:
-            async with asyncio.timeout(self._patience):
-                return await self._wires.connect(url)
-        except TimeoutError as error:
-            raise aiohttp.ConnectionTimeoutError from error
-        except asyncio.CancelledError as error:
-            if self._deadlines.passed(task) is None:
-                raise
-            raise aiohttp.ConnectionTimeoutError from error
-
-    async def _streamed(self, response: Response, task: asyncio.Task[object]) -> tuple[dict[str, Any], float | None]:
+    async def _streamed(self, response: aiohttp.ClientResponse, begun: float) -> tuple[dict[str, Any], float | None]:
         """Return a streamed reply as if it had come whole, and the seconds until its first piece of text or thought."""
-        begun, first_token = self._deadlines.began(task), None
-        content, reply, longest = response.content, StreamedReply(LARGEST_STREAM), self.timeout * LONGEST_STREAM
+        loop, first_token, spoken = asyncio.get_running_loop(), None, begun
+        body, reply = Body(response, LARGEST_STREAM), StreamedReply(LARGEST_STREAM)
+        until, kind, detail = begun + self.timeout, "timeout", f"no whole reply within {self.timeout:g} s"
+        longest = self.timeout * LONGEST_STREAM
         try:
-            while not reply.done and (block := await content.readany()):
-                lasted = self._deadlines.touch(task) - begun
+            while not reply.done and (block := await body.read(until)) is not None:
+                now = loop.time()
+                reply.speaks = False
                 reply.feed(block)
-                if reply.speaks and first_token is None:
-                    first_token = lasted
-                if lasted > longest:
-                    raise TransportFault("timeout", f"the stream has not ended within {longest:g} s")
+                if reply.speaks:
+                    spoken = now
+                    first_token = now - begun if first_token is None else first_token
+                until, kind, detail = min(
+                    (now + self._stall, "stalled", f"the stream stood still for {self._stall:g} s"),
+                    (spoken + self.timeout, "timeout", f"the stream had no content for {self.timeout:g} s"),
+                    (begun + longest, "timeout", f"the stream has not ended within {longest:g} s"),
+                )
         except self._interruptions as error:
-            foreign = isinstance(error, asyncio.CancelledError) and self._deadlines.passed(task) is None
-            if foreign or not reply.finished:
-                raise
+            if not reply.finished:
+                raise TransportFault(kind, detail) if type(error) is TimeoutError else error from None
             response.close()  # the missing rest is no part of the answer
         whole = reply.whole(is_framed(response.headers))
-        if not content.is_eof() and not response.closed:
-            self._deadlines.end(task)
+        if not response.content.is_eof() and not response.closed:
             await _linger(response)
         return whole, first_token
 
@@ -293,8 +224,8 @@ class Client:
         reason = reason if reason is None or reason in ENDS else hide(reason)
         return structs.replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
 
-    def mapped(self, error: Exception, unwatched: bool = False) -> HarnessError:
-        """Return the harness's error for one of the transport; `unwatched`: this machine stood still meanwhile.
+    def mapped(self, error: Exception, stood_still: bool = False) -> HarnessError:
+        """Return the harness's error for one of the transport; `stood_still`: this machine did meanwhile.
 
         A connection that timed out then is no evidence against its address.
         """
@@ -311,7 +242,7 @@ class Client:
             case aiohttp.ConnectionTimeoutError():
                 way = ", through its proxy" if self._way.via else ""
                 detail = f"{self._public} takes no connection within {self._patience:g} s{way}"
-                return TransportFault("connect", detail, unreachable=not unwatched)
+                return TransportFault("connect", detail, unreachable=not stood_still)
             case ssl.SSLCertVerificationError():  # aiohttp's is one
                 return EndpointStopped(
                     f"no trusted TLS connection to {self._public}: {_reason(error)} "
@@ -327,13 +258,13 @@ class Client:
                     f"{self._public}: no TLS connection: {_reason(error)}; an address without TLS begins with http://"
                 )
                 return TransportFault("connect", detail, unreachable=True)
-            case aiohttp.ClientConnectorError() | NotConnected():
+            case aiohttp.ClientConnectorError():
                 return TransportFault("connect", f"{self._public} does not answer: {_reason(error)}", unreachable=True)
             case _:
                 return self._broken(error)
 
-    def _broken(self, error: Exception) -> TransportFault:
-        """Return the fault of a connection that was there."""
+    def _broken(self, error: Exception) -> HarnessError:
+        """Return the error of a connection that was there."""
         match error:
             case TimeoutError():
                 return TransportFault("timeout", f"no whole reply within {self.timeout:g} s")
@@ -341,6 +272,12 @@ class Client:
                 return TransportFault("connection", "the endpoint closed the connection before its reply")
             case aiohttp.ClientPayloadError():
                 return TransportFault("truncated", "the reply broke off")
+            case aiohttp.ClientResponseError() if UNSAFE_HEADER.search(error.message):
+                header = " ".join(error.message.split()).rstrip(" ^")
+                return replies.Denied(
+                    f"{self._public}: the head of a reply is refused, since it can be read in two ways: "
+                    f"{one_line(header)}; the server, or a proxy in front of it, has to be mended"
+                )
             case aiohttp.ClientResponseError():
                 return TransportFault("bad_http", f"the reply is not HTTP: {_reason(error)}")
             case _:
@@ -375,12 +312,12 @@ class Client:
         return self.hide(text[: 2 * MAX_WORDS])[:MAX_WORDS]  # no secret is cut in two before it is looked for
 
 
-def _streams(response: Response) -> bool:
+def _streams(response: aiohttp.ClientResponse) -> bool:
     kind = response.headers.get("Content-Type", "")
     return kind.partition(";")[0].strip().lower() == "text/event-stream" and 200 <= response.status < 300
 
 
-async def _linger(response: Response) -> None:
+async def _linger(response: aiohttp.ClientResponse) -> None:
     """Read to the end of a reply that is whole already: a connection with unread bytes cannot serve again.
 
     A cancellation meanwhile costs the connection, not the reply, which is billed and complete.
@@ -395,24 +332,7 @@ async def _linger(response: Response) -> None:
 
 def _check_size(completion: Completion) -> None:
     if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
-        raise _too_large()
-
-
-async def whole_body(response: Response) -> bytes:
-    """Read the body up to `LARGEST_REPLY`, of an error the first bytes; `StreamReader.read` has no limit."""
-    content, blocks, size = response.content, list[bytes](), 0
-    while size <= LARGEST_REPLY:
-        if content.is_eof():  # then all that is left is there
-            return b"".join([*blocks, content.read_nowait()])
-        blocks.append(await content.readany())
-        size += len(blocks[-1])
-        if response.status >= 400 and size >= MAX_ERROR_BODY:
-            return b"".join(blocks)[:MAX_ERROR_BODY]
-    raise _too_large()
-
-
-def _too_large() -> TransportFault:
-    return TransportFault("too_large", f"the reply is longer than {LARGEST_REPLY >> 20} MB")
+        raise TooLarge(LARGEST_REPLY)
 
 
 def _behind_socks(error: Exception) -> Exception:

@@ -1,5 +1,10 @@
 """The way of a connection and the certificates that it trusts: of the environment and of an address.
 
+Connections serve one request after another. A server may send something unrequested on one, such as its reply once
+more, and the next user would get the answer of another; or it may close one that is idle just when the next request is
+on its way. `Connector` looks for both before each further request. An unrequested reply that comes after that look
+cannot be distinguished from the reply; after an end, the request is sent once more.
+
 Proxies are read as urllib reads them (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, in lower case too). In addition,
 NO_PROXY takes blocks of IP addresses, and hosts that no proxy can know never go through one: loopback, and names
 without a dot, which belong to a cluster.
@@ -7,7 +12,10 @@ without a dot, which belong to a cluster.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +25,7 @@ from ipaddress import ip_address, ip_network
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
+from weakref import WeakSet
 
 import aiohttp
 
@@ -27,6 +36,15 @@ SOCKS = {"socks": (5, True), "socks5": (5, False), "socks5h": (5, True), "socks4
 """Scheme of a proxy: version, and whether the proxy resolves names (curl's manual, CURLOPT_PROXY). `socks` is what
 desktops write."""
 SOCKS_PORT = 1080
+IDLE_SECONDS = 4.0
+"""For how long an idle connection may serve again: many servers (uvicorn, Node) close theirs after 5 s, and a request
+that is on its way then is lost."""
+CROSSING_SECONDS = 0.25
+"""The longest that a request and the end of its idle connection can cross on their way: a packet's way, with room."""
+PROBE_SECONDS = 60
+"""Seconds of silence after which TCP probes a connection, so that no NAT forgets it during a long reply."""
+PROBE_OPTION = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+"""The name on Linux and Windows, and that on macOS."""
 LONGEST_CREDENTIAL = 255
 """Characters of a name or password (RFC 1929)."""
 DIRECTLY = "directly"
@@ -37,17 +55,82 @@ CA_FOLDERS = "SSL_CERT_DIR"
 """OpenSSL reads it itself."""
 
 
+class Connector(aiohttp.TCPConnector):
+    """Gives an idle connection to a request only if nothing came on it and it is still open, and once at most."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._served: WeakSet[asyncio.BaseProtocol] = WeakSet()
+        self._on_served: set[aiohttp.ClientRequest] = set()
+
+    async def connect(self, req: aiohttp.ClientRequest, *more: Any, **options: Any) -> Any:
+        while True:
+            connection = await super().connect(req, *more, **options)
+            assert connection.transport is not None
+            protocol = connection.transport.get_protocol()
+            if protocol not in self._served:
+                self._served.add(protocol)
+                return connection
+            is_dirty = getattr(protocol, "should_close", True) or _has_unread(connection.transport)
+            if not (is_dirty or req in self._on_served):
+                self._on_served.add(req)
+                return connection
+            connection.close()
+
+    async def send_again(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Send a request whose connection its server may have found idle again, over a new one: a middleware.
+
+        Only that: the server hung up at once, without a byte of a reply. What a server has received otherwise belongs
+        to the tries that are counted, paced and limited.
+        """
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            return await handler(request)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            has_crossed = loop.time() - begun <= CROSSING_SECONDS
+            if not (has_crossed and _found_closed(error) and request in self._on_served):
+                raise
+            return await handler(request)
+        finally:
+            self._on_served.discard(request)
+
+
+def _found_closed(error: aiohttp.ClientError) -> bool:
+    """Return whether a connection was closed before the request was written, or without a byte of a reply."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return isinstance(error.message, str)  # else it is what has come
+    return isinstance(error.__cause__, aiohttp.ClientConnectionResetError)
+
+
+def _has_unread(transport: asyncio.Transport) -> bool:
+    """Return whether bytes, or the end of the connection, wait to be read."""
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket"), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a new socket for an address, with TCP's probes."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if PROBE_OPTION is not None:
+        made.setsockopt(socket.IPPROTO_TCP, PROBE_OPTION, PROBE_SECONDS)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """`connector` makes a session's connector, within the running loop; `way` is in words; `trust` is aiohttp's `ssl`.
-
-    A connector uses no connection twice, since a session does not see what comes unrequested on an idle one.
 
     `proxy` is for aiohttp, which speaks to HTTP proxies itself; `via` is any proxy. Connector and proxies may hold
     credentials, hence none is shown. `errors` are those of a SOCKS proxy, which are no errors of aiohttp's.
     """
 
-    connector: Callable[[], aiohttp.BaseConnector] = field(repr=False)
+    connector: Callable[[], Connector] = field(repr=False)
     way: str
     trust: ssl.SSLContext | bool = True
     proxy: str | None = field(default=None, repr=False)
@@ -62,14 +145,19 @@ def connection(address: Address, connections: int) -> Connection:
     """
     target = urlsplit(address.url)
     trust = _trust(address, target)
-    options: dict[str, Any] = {"limit": connections, "ssl": trust, "force_close": True}
+    options: dict[str, Any] = {
+        "limit": connections,
+        "ssl": trust,
+        "keepalive_timeout": IDLE_SECONDS,
+        "socket_factory": probed_socket,
+    }
     name, proxy = _proxy(target)
     unchecked = UNCHECKED if address.insecure_tls and target.scheme == "https" else ""
     if proxy is None:
-        return Connection(partial(aiohttp.TCPConnector, **options), DIRECTLY + unchecked, trust)
+        return Connection(partial(Connector, **options), DIRECTLY + unchecked, trust)
     way = f"through {public_url(proxy)} ({name}){unchecked}"
     if urlsplit(proxy).scheme not in SOCKS:
-        return Connection(partial(aiohttp.TCPConnector, **options), way, trust, proxy=proxy, via=proxy)
+        return Connection(partial(Connector, **options), way, trust, proxy=proxy, via=proxy)
     try:
         socks: Any = import_module("aiohttp_socks")
     except ImportError:
@@ -131,12 +219,12 @@ def _goes_directly(target: SplitResult, no_proxy: str) -> bool:
     return False
 
 
-def _by_socks(socks: Any, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], aiohttp.BaseConnector]:
+def _by_socks(socks: Any, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], Connector]:
     version, resolves = SOCKS[proxy.scheme]
     if proxy.username is not None:
         options = options | {"username": unquote(proxy.username), "password": unquote(proxy.password or "")}
     return partial(
-        socks.ProxyConnector,
+        type("SocksConnector", (Connector, socks.ProxyConnector), {}),
         host=proxy.hostname,
         port=proxy.port or SOCKS_PORT,
         proxy_type=socks.ProxyType.SOCKS5 if version == 5 else socks.ProxyType.SOCKS4,

@@ -1,9 +1,13 @@
-"""Which way a connection goes and whom it trusts, from the environment alone; nothing is connected."""
+"""Which way a connection goes and whom it trusts, from the environment alone, and how long it holds."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import os
 import ssl
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,8 +19,9 @@ from harness.endpoint import connect
 from harness.endpoint.address import Address, secrets
 from harness.endpoint.client import Client
 from harness.endpoint.connect import CA_VARIABLES, connection
-from harness.errors import BadInput
+from harness.errors import BadInput, TransportFault
 
+ROOT = Path(__file__).parents[2]
 PROXY = "http://proxy.example:3128"
 
 
@@ -182,7 +187,7 @@ def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     way = connection(Address("https://h.example/v1", insecure_tls=True), 7)
     connector: Any = way.connector()
-    assert connector.made == {**made, "limit": 7, "ssl": False, "force_close": True}
+    assert connector.made | made | {"limit": 7, "ssl": False} == connector.made
     assert (way.proxy, way.via) == (None, proxy)
     assert way.errors == (KeyError, IndexError, EOFError)
     assert "us@er" not in repr(way) and "p/ass" not in repr(way)
@@ -287,3 +292,44 @@ def test_certificates_come_beside_the_systems_and_are_checked(
     assert [Path(path).name for path in context.loaded] == loaded
     assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+
+
+# Connections
+
+
+def test_aiohttp_has_no_upper_bound() -> None:
+    """Requests use its public parts alone, so that a later version can be installed with this package."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert [package for package in wanted if package.startswith("aiohttp") and "<" in package] == []
+
+
+def tcp_timers() -> list[tuple[int, tuple[str, int]]]:
+    """The local port of each connection over IPv4, the kind of its timer, and the seconds until it fires."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [
+        (int(line[1].split(":")[1], 16), (line[5].split(":")[0], int(line[5].split(":")[1], 16) // ticks))
+        for line in lines
+    ]
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_silent_connection_is_probed_after_a_minute() -> None:
+    """Or a NAT forgets it during a long reply, which is billed and lost."""
+    timers: list[tuple[str, int]] = []
+
+    async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        client = writer.get_extra_info("peername")[1]
+        timers.extend(timer for port, timer in tcp_timers() if port == client)
+        writer.close()
+
+    listener = await asyncio.start_server(look, "127.0.0.1", 0)
+    address = Address(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/v1")
+    async with Client(address, timeout=30.0, connections=1) as client:
+        with pytest.raises(TransportFault):
+            await client.send(b"{}")
+    listener.close()
+    keepalive = "02"
+    assert [kind for kind, _ in timers] == [keepalive] and 30 <= timers[0][1] <= 60

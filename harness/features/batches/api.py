@@ -8,6 +8,7 @@ Source: https://platform.openai.com/docs/api-reference/batch. Each method is one
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
@@ -16,10 +17,10 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import orjson
-from yarl import URL
 
 from harness.endpoint import replies
-from harness.endpoint.client import Client, whole_body
+from harness.endpoint.body import Body, whole_body
+from harness.endpoint.client import LARGEST_REPLY, Client
 from harness.endpoint.error_phrases import error_text, one_line, searchable
 from harness.endpoint.transport import Received
 from harness.errors import HarnessError, MachineError, Rejected, TransportFault
@@ -150,17 +151,18 @@ class BatchApi:
         headers = {name: value for name, value in client.headers.items() if name != "Content-Type"}
         if isinstance(data, bytes):
             headers["Content-Type"] = "application/json"
-        how: JSON = {"data": data, "headers": headers, "proxy": client.proxy, "allow_redirects": False}
+        how: JSON = {"data": data, "headers": headers, "allow_redirects": False}
         try:
             async with (
                 client.sessions(client.timeout) as session,
-                session.request("GET" if data is None else "POST", URL(url), **how) as response,
+                session.request("GET" if data is None else "POST", url, **how) as response,
             ):
                 if into is not None and response.status == 200:
-                    async for block in response.content.iter_any():
+                    body = Body(response)
+                    while (block := await body.read(math.inf)) is not None:
                         _write(into, block)
                     return {}
-                content = await whole_body(response)
+                content = await whole_body(response, LARGEST_REPLY, math.inf, ())
         except client.errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
             raise client.scrubbed(client.mapped(error)) from None
