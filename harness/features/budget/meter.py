@@ -110,10 +110,12 @@ class Budget:
         cap = self.cap
         whole, spent, next_one = map(cap.shown, (cap.amount, self.spent, amount))
         later = "tomorrow (UTC), or " if cap.daily else ""
-        return BudgetReached(
+        error = BudgetReached(
             f"the budget of {whole}{' a day' if cap.daily else ''} is reached ({spent} spent, the next request may "
             f"take {next_one}): resume {later}with a larger --budget"
         )
+        error.amount = amount
+        return error
 
 
 class Meter(Allowance):

@@ -6,31 +6,24 @@ not in those of its constructor, which Ray keeps to start it again, and not in t
 Ray would put the driver's current folder first on the import path of every worker, and start a cluster that listens on
 all interfaces, with its token in the home folder, readable by everybody. Here workers start in an empty folder, and an
 own cluster listens on loopback only and takes a token that no other user of the machine can read.
-
-Turns go over a TCP connection to each worker, since a call of an actor takes ten times the CPU; Ray notices losses. A
-worker takes the first connection that sends half of a secret which it got from Ray, and answers with the other half.
-Where the cluster encrypts (RAY_USE_TLS), turns are calls, and so encrypted too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import hmac
 import logging
 import os
 import secrets
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from struct import Struct
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -39,27 +32,23 @@ import orjson
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
 from ray._private import ray_constants, worker
-from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, AuthenticationError, RayActorError, RayError
 
 from harness import __version__
 from harness.config.secrets import VARIABLE
 from harness.defaults import GC_THRESHOLD
-from harness.errors import BadInput, HarnessError, MachineError
+from harness.errors import BadInput, MachineError
 from harness.features.ray.crew import WorkerGone
-from harness.features.ray.messages import Raised, packed, unpacked
-from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
+from harness.features.ray.messages import Order, PackedError, Part, Report, WorkerPlan, packed, unpacked
+from harness.features.ray.worker import Player
 
 T = TypeVar("T")
 
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
-HEADER = Struct("<Qd")
-"""Before what a turn sends, in both directions: its bytes, and the turn's seconds."""
-STREAM_BYTES = 2**22
-"""That are read ahead of a connection."""
-SECRET_SECONDS, VERDICT_SECONDS = 5.0, 10.0
-"""How long a worker waits for the secret on a connection, and the driver for Ray to say why one has ended."""
+START_SECONDS = 60.0
+"""How long a worker may take to start: machines may join the cluster until then."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -67,144 +56,47 @@ class Actor:
     """A worker process. No `async def` here: a single one would move all methods off the main thread, where alarms
     that break off an agent's code do not exist."""
 
-    def __init__(self) -> None:
-        self._lease = Lease(time.monotonic)
-        self._player: Player | None = None
-
     def open(
-        self,
-        version: str,
-        parts: Sequence[LanePart],
-        sockets: tuple[int, int],
-        digests: Sequence[str],
-        *contents: bytes,
-    ) -> Raised | str:
+        self, version: str, plans: Sequence[WorkerPlan], digests: Sequence[str], *contents: bytes
+    ) -> PackedError | str:
         """Get ready to play; return the error, or the name of this process."""
-        try:
-            if version != (own := code_version()):
-                raise BadInput(f"{_here()} has another version of the harness ({own}, expected {version})")
-            loop = _new_loop()
-            asyncio.set_event_loop(loop)
-            self._player = Player(parts, dict(zip(digests, contents, strict=True)), sockets, loop)
-        except HarnessError as error:
-            return packed(error)
+        if version != (own := code_version()):
+            return packed(BadInput(f"{_here()} has another version of the harness ({own}, expected {version})"))
+        self._home = TemporaryDirectory(prefix="worker-")
+        os.environ["XDG_STATE_HOME"] = self._home.name  # nothing stays on this machine
+        loop = _new_loop()
+        asyncio.set_event_loop(loop)
+        self._player = Player(plans, dict(zip(digests, contents, strict=True)), loop)
+        self._player.lease.watch()
         gc.set_threshold(*GC_THRESHOLD)
-        gc.freeze()
-        threading.Thread(target=self._watch, daemon=True).start()
         return _here()
 
-    def turn(self, sent: bytes, seconds: float) -> bytes:
-        assert self._player is not None
-        with self._lease.turn():
-            return self._player.turn(sent, seconds)
+    def turn(self, part: Part | None, order: Order) -> Report:
+        return self._player.turn(part, order)
 
-    def place(self) -> tuple[str, tuple[str, int]]:
-        """Return the machine's name in the cluster, and the address at which `serve` waits for the driver."""
-        host = ray.util.get_node_ip_address()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = socket.create_server((host, 0), family=family)
-        return str(ray.get_runtime_context().get_node_id()), (host, self._listening.getsockname()[1])
-
-    def serve(self, secret: bytes) -> None:
-        """Have the turns that the driver sends, until it closes the connection."""
-        with _accepted(self._listening, secret).makefile("rwb") as stream:
-            while header := stream.read(HEADER.size):
-                size, seconds = HEADER.unpack(header)
-                answer = self.turn(stream.read(size), seconds)
-                stream.write(HEADER.pack(len(answer), 0.0) + answer)
-                stream.flush()
-
-    def _watch(self) -> None:
-        """End this process, and so its requests, once the driver has given it no turn for too long."""
-        while not self._lease.is_over:
-            time.sleep(LEASE_SECONDS / 20)
-        os._exit(0)
-
-
-def _halves(secret: bytes) -> tuple[bytes, bytes]:
-    """Return what the driver sends to show that it is no other program, and what the worker answers to show the same:
-    the driver unpickles scores from it, and another program may have taken the port of a worker that has died."""
-    return secret[: len(secret) // 2], secret[len(secret) // 2 :]
-
-
-def _accepted(listening: socket.socket, secret: bytes) -> socket.socket:
-    """Return the first connection that sends the first half of the secret, answered by the second."""
-    asked, answer = _halves(secret)
-    while True:
-        connection, _ = listening.accept()
-        connection.settimeout(SECRET_SECONDS)
-        with suppress(OSError):
-            if hmac.compare_digest(connection.recv(len(asked), socket.MSG_WAITALL), asked):
-                connection.settimeout(None)
-                connection.sendall(answer)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                listening.close()
-                return connection
-        connection.close()
+    def node(self) -> str:
+        """Return the machine's name in the cluster."""
+        return str(ray.get_runtime_context().get_node_id())
 
 
 @dataclass(eq=False)
 class RayWorker:
-    """An actor; see `Worker`. `address` is None where turns are calls."""
+    """An actor; see `Worker`."""
 
     name: str
     handle: Any
     node: str
-    address: tuple[str, int] | None
 
-    def __post_init__(self) -> None:
-        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._served: asyncio.Future[None] | None = None
-
-    async def turn(self, sent: bytes, seconds: float) -> bytes:
+    async def turn(self, part: Part | None, order: Order) -> Report:
         try:
-            if self.address is None:
-                called: bytes = await self.handle.turn.remote(sent, seconds)
-                return called
-            reader, writer = self._stream or await self._connected(*self.address)
-            writer.write(HEADER.pack(len(sent), seconds) + sent)
-            size, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
-            return await reader.readexactly(size)
-        except (OSError, EOFError) as error:
-            raise await self._gone(error) from error
+            report: Report = await self.handle.turn.remote(part, order)
+            return report
         except RayActorError as error:
-            raise await self._lost(error) from error
-
-    async def _connected(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Let the worker serve, and connect; the connection ends too once Ray says that the worker has."""
-        secret = secrets.token_bytes(64)
-        served = self.handle.serve.remote(secret)
-        self._served = asyncio.ensure_future(asyncio.wrap_future(served.future()))
-        self._stream = reader, writer = await asyncio.open_connection(host, port, limit=STREAM_BYTES)
-
-        def ended(served: asyncio.Future[None]) -> None:
-            served.cancelled() or served.exception()  # which is no surprise
-            writer.transport.abort()
-
-        self._served.add_done_callback(ended)
-        asked, answer = _halves(secret)
-        writer.write(asked)
-        if not hmac.compare_digest(await reader.readexactly(len(answer)), answer):
-            raise ConnectionError("another program answers at its address")
-        return self._stream
-
-    async def _gone(self, error: Exception) -> WorkerGone:
-        """Return why the connection has ended, as Ray says it, which may take a moment."""
-        if self._stream:
-            self._stream[1].transport.abort()
-        try:
-            if self._served:
-                await asyncio.wait_for(asyncio.shield(self._served), VERDICT_SECONDS)
-        except RayActorError as verdict:
-            return await self._lost(verdict)
-        except (TimeoutError, RayError):
-            pass
-        return WorkerGone(f"its connection ended: {_sentence(error)}", certain=False)
-
-    async def _lost(self, error: RayActorError) -> WorkerGone:
-        alive = await _aside(lambda: _is_alive(self.node))
-        why = "its process ended" if alive else "its machine is gone"
-        return WorkerGone(why, certain=alive and isinstance(error, ActorDiedError))
+            alive = await _aside(lambda: _is_alive(self.node))
+            why = "its process ended" if alive else "its machine is gone"
+            raise WorkerGone(why, certain=alive and isinstance(error, ActorDiedError)) from error
+        except RayError as error:  # such as a report that was lost with its machine
+            raise WorkerGone(_sentence(error), certain=False) from error
 
     def kill(self) -> None:
         with suppress(RayError, ValueError):
@@ -214,17 +106,13 @@ class RayWorker:
 class Cluster:
     """Starts workers. `contents` are the bytes of files by SHA-256; Ray keeps them once for each machine."""
 
-    def __init__(self, parts: Sequence[LanePart], contents: Mapping[str, bytes], sockets: tuple[int, int]) -> None:
-        self._parts = parts
-        self._sockets = sockets
+    def __init__(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> None:
+        self._plans = plans
         self._digests = list(contents)
         self._contents = [ray.put(data) for data in contents.values()]
 
-    async def start(self, count: int) -> list[RayWorker]:
-        """Return so many new workers that are ready. Raise `HarnessError`."""
-        return await _aside(lambda: self.started(count))
-
-    def started(self, count: int) -> list[RayWorker]:
+    async def start(self) -> RayWorker:
+        """Return a new worker that is ready. Raise `HarnessError`."""
         actor = ray.remote(Actor).options(
             num_cpus=1,
             max_restarts=0,
@@ -232,30 +120,19 @@ class Cluster:
             scheduling_strategy="SPREAD",
             runtime_env={"env_vars": {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random")}},
         )
-        handles = [actor.remote() for _ in range(count)]
-        version = code_version()
-        opened = [
-            handle.open.remote(version, self._parts, self._sockets, self._digests, *self._contents)
-            for handle in handles
-        ]
+        handle = await _aside(actor.remote)
         try:
-            answers = ray.get(opened, timeout=START_SECONDS)
-            places = ray.get([handle.place.remote() for handle in handles], timeout=START_SECONDS)
-        except GetTimeoutError:
-            _end(handles)
-            raise MachineError(_no_room(count)) from None
+            opened = handle.open.remote(code_version(), self._plans, self._digests, *self._contents)
+            answer = await asyncio.wait_for(opened, START_SECONDS)
+            node = await asyncio.wait_for(handle.node.remote(), START_SECONDS)
+        except TimeoutError:
+            await _aside(lambda: _end(handle))
+            raise MachineError(await _aside(_no_room)) from None
         except RayError as error:
-            _end(handles)
             raise MachineError(f"a worker could not be started: {_sentence(error)}") from None
-        for answer in answers:
-            if isinstance(answer, Raised):
-                _end(handles)
-                raise unpacked(answer)
-        encrypts = os.environ.get("RAY_USE_TLS") == "1"
-        return [
-            RayWorker(name, handle, node, None if encrypts else address)
-            for name, handle, (node, address) in zip(answers, handles, places, strict=True)
-        ]
+        if not isinstance(answer, str):
+            raise unpacked(answer)
+        return RayWorker(answer, handle, node)
 
 
 @contextmanager
@@ -434,18 +311,17 @@ def _is_alive(node: str) -> bool:
     return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
 
 
-def _no_room(count: int) -> str:
+def _no_room() -> str:
     free, whole = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
     return (
-        f"{count} workers did not start within {START_SECONDS:.0f} s: each takes one CPU, and {free:g} of the "
-        f"cluster's {whole:g} are free: take fewer --workers"
+        f"a worker did not start within {START_SECONDS:.0f} s: each takes one CPU, and {free:g} of the cluster's "
+        f"{whole:g} are free: take fewer --workers"
     )
 
 
-def _end(handles: Sequence[Any]) -> None:
-    for handle in handles:
-        with suppress(RayError, ValueError):
-            ray.kill(handle)
+def _end(handle: Any) -> None:
+    with suppress(RayError, ValueError):
+        ray.kill(handle)
 
 
 def _here() -> str:
