@@ -21,6 +21,7 @@ import anyio
 import anyio.to_thread
 
 from harness.defaults import GRACE_SECONDS, Tuning
+from harness.endpoint.caller import FREE
 from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
@@ -262,15 +263,19 @@ class Crew:
         elif lane.ending is None and error.exit_code == BUDGET_REACHED and others:
             seat.waived = True
             lane.waiting.appendleft(part)
-        elif lane.ending is None and isinstance(error, EndpointStopped) and self._may_be_the_way(report, others):
+        elif lane.ending is None and isinstance(error, EndpointStopped) and self._may_be_cut_off(report, lane, others):
             self._rest(seat, part, str(error))
         elif lane.ending is None:
             lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
 
-    def _may_be_the_way(self, report: Report, others: Sequence[_Seat]) -> bool:
-        """Return whether the end of a part may be about its worker's way to the endpoint: it had no reply, and others
-        had, or may have."""
-        return bool(others) and not any(used[0] for used in report.usage.values())
+    def _may_be_cut_off(self, report: Report, lane: LaneOfParts, others: Sequence[_Seat]) -> bool:
+        """Return whether a part may have ended because its worker has no way to the endpoint: nothing was reached, and
+        the endpoint has answered somebody, or others do not know yet."""
+        kinds = {kind for kind, _ in report.snapshot.faults} if report.snapshot else set()
+        since = asyncio.get_running_loop().time() - lane.tuning.max_outage
+        answered = any(seat.replied_at > since for seat in self._seats)
+        undecided = any(not any(used[0] for used in other.last.usage.values()) for other in others)
+        return bool(kinds) and kinds <= FREE and (answered or undecided)
 
     def _others_reply(self, seat: _Seat, lane: LaneOfParts) -> bool:
         since = asyncio.get_running_loop().time() - CUT_OFF_SECONDS

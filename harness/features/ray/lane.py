@@ -85,9 +85,10 @@ def _subset_part(run: Run, positions: Sequence[int], logs: Mapping[str, bytes]) 
     selection: Selection = {"ratio": 1.0, "sample_seed": run.manifest.selection["sample_seed"]}
     if run.index.repeats > 1:
         selection["repeats"] = run.index.repeats
-    name = f"{run.index.path.stem}.jsonl"
+    name = run.index.path.name
+    tasks = b"[%b]" % b",\n".join(lines) if name.endswith(".json") else b"\n".join([*lines, b""])
     manifest = structs.replace(run.manifest, selection=selection, tasks={**run.manifest.tasks, "path": name})
-    return SubsetPart(name, b"\n".join([*lines, b""]), logs, manifest)
+    return SubsetPart(name, tasks, logs, manifest)
 
 
 class LaneOfParts(Lane):
