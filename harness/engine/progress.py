@@ -165,11 +165,6 @@ class Progress:
         self._failures[kind] += 1
         self._last_fault.add(self._clock(), f"{key}: {message}")
 
-    @property
-    def work(self) -> tuple[float, float, int, int]:
-        """Return the arguments of `add_work` for all finished users."""
-        return self._work, self._longest_chain, self._ended_replies, self._ended_steps
-
     def add_work(self, seconds: float, longest: float, replies: int, steps: int) -> None:
         """Count finished users: the sum of their requests' seconds in flight, the `longest` of one, their replies, and
         the steps expected of them.

@@ -18,21 +18,21 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
 from ray._private import ray_constants, worker
-from ray.exceptions import ActorDiedError, AuthenticationError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from harness import __version__
 from harness.config.secrets import VARIABLE
@@ -40,15 +40,15 @@ from harness.defaults import GC_THRESHOLD
 from harness.errors import BadInput, MachineError
 from harness.features.ray.crew import WorkerGone
 from harness.features.ray.messages import Order, PackedError, Part, Report, WorkerPlan, packed, unpacked
-from harness.features.ray.worker import Player
-
-T = TypeVar("T")
+from harness.features.ray.worker import LEASE_SECONDS, Player
 
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
 START_SECONDS = 60.0
 """How long a worker may take to start: machines may join the cluster until then."""
+PROCESS_DIED = "worker process has died"
+"""In the error of an actor whose machine is still there."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -58,45 +58,45 @@ class Actor:
 
     def open(
         self, version: str, plans: Sequence[WorkerPlan], digests: Sequence[str], *contents: bytes
-    ) -> PackedError | str:
+    ) -> PackedError | str | None:
         """Get ready to play; return the error, or the name of this process."""
+        here = f"{os.getpid()} on {socket.gethostname()}"
         if version != (own := code_version()):
-            return packed(BadInput(f"{_here()} has another version of the harness ({own}, expected {version})"))
-        self._home = TemporaryDirectory(prefix="worker-")
-        os.environ["XDG_STATE_HOME"] = self._home.name  # nothing stays on this machine
+            return packed(BadInput(f"{here} has another version of the harness ({own}, expected {version})"))
+        self._state = TemporaryDirectory(prefix="worker-")
+        os.environ["XDG_STATE_HOME"] = self._state.name  # nothing stays on this machine
         loop = _new_loop()
         asyncio.set_event_loop(loop)
         self._player = Player(plans, dict(zip(digests, contents, strict=True)), loop)
-        self._player.lease.watch()
+        threading.Thread(target=self._watch, daemon=True).start()
         gc.set_threshold(*GC_THRESHOLD)
-        return _here()
+        return here
 
     def turn(self, part: Part | None, order: Order) -> Report:
         return self._player.turn(part, order)
 
-    def node(self) -> str:
-        """Return the machine's name in the cluster."""
-        return str(ray.get_runtime_context().get_node_id())
+    def _watch(self) -> None:
+        """End this process, and so its requests, once the driver has given it no turn for too long."""
+        while not self._player.is_abandoned:
+            time.sleep(LEASE_SECONDS / 20)
+        os._exit(0)
 
 
 @dataclass(eq=False)
 class RayWorker:
-    """An actor; see `Worker`."""
+    """An actor with its `name` for messages."""
 
     name: str
     handle: Any
-    node: str
 
     async def turn(self, part: Part | None, order: Order) -> Report:
+        """Return what `Player.turn` returns. Raise `WorkerGone`."""
         try:
             report: Report = await self.handle.turn.remote(part, order)
             return report
-        except RayActorError as error:
-            alive = await _aside(lambda: _is_alive(self.node))
-            why = "its process ended" if alive else "its machine is gone"
-            raise WorkerGone(why, certain=alive and isinstance(error, ActorDiedError)) from error
-        except RayError as error:  # such as a report that was lost with its machine
-            raise WorkerGone(_sentence(error), certain=False) from error
+        except RayError as error:  # also where a report was lost with its machine
+            certain = isinstance(error, ActorDiedError) and PROCESS_DIED in str(error)
+            raise WorkerGone("its process ended" if certain else _sentence(error), certain=certain) from error
 
     def kill(self) -> None:
         with suppress(RayError, ValueError):
@@ -113,26 +113,25 @@ class Cluster:
 
     async def start(self) -> RayWorker:
         """Return a new worker that is ready. Raise `HarnessError`."""
-        actor = ray.remote(Actor).options(
-            num_cpus=1,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random")}},
-        )
-        handle = await _aside(actor.remote)
+        options: Any = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+        seed = os.environ.get("PYTHONHASHSEED", "random")
+        handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": {"PYTHONHASHSEED": seed}}).remote()
+        worker = RayWorker("", handle)
         try:
             opened = handle.open.remote(code_version(), self._plans, self._digests, *self._contents)
             answer = await asyncio.wait_for(opened, START_SECONDS)
-            node = await asyncio.wait_for(handle.node.remote(), START_SECONDS)
         except TimeoutError:
-            await _aside(lambda: _end(handle))
-            raise MachineError(await _aside(_no_room)) from None
+            worker.kill()
+            raise MachineError(
+                f"a worker did not start within {START_SECONDS:.0f} s: each takes one CPU of the cluster: take fewer "
+                "--workers"
+            ) from None
         except RayError as error:
             raise MachineError(f"a worker could not be started: {_sentence(error)}") from None
         if not isinstance(answer, str):
             raise unpacked(answer)
-        return RayWorker(answer, handle, node)
+        worker.name = answer
+        return worker
 
 
 @contextmanager
@@ -146,7 +145,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
         folder = Path(place)
         own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
         own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
-        with _authenticated(None if address else folder / "token", address):
+        with _authenticated(None if address else folder / "token"):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:
                 yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
@@ -155,11 +154,11 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
 
 
 @contextmanager
-def _authenticated(new: Path | None, address: str | None = None) -> Iterator[None]:
-    """Let Ray use a token in a `new` file, of an own cluster; the user's token, if a cluster at an address wants one.
+def _authenticated(new: Path | None) -> Iterator[None]:
+    """Let Ray use a token in a `new` file, of an own cluster.
 
-    Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would not send
-    the user's token to an address, and would leave one in the home folder, which later clusters demand.
+    Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would leave one in
+    the home folder, which later clusters demand.
     """
     before = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
     try:
@@ -169,30 +168,12 @@ def _authenticated(new: Path | None, address: str | None = None) -> Iterator[Non
             os.environ.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
         _read_token_again()
-        if address and "RAY_AUTH_MODE" not in os.environ and _wants_token(address):
-            os.environ["RAY_AUTH_MODE"] = "token"
-            _read_token_again()
         yield
     finally:
         for name in TOKEN_VARIABLES:
             os.environ.pop(name, None)
         os.environ |= before
         _read_token_again()
-
-
-def _wants_token(address: str) -> bool:
-    """Return whether a cluster refuses requests without a token, where the user has one. To a cluster without tokens a
-    driver with one is of no use: its workers could not answer."""
-    known = os.environ.keys() & set(TOKEN_VARIABLES) or Path.home().joinpath(".ray", "auth_token").is_file()
-    if not known or address == "auto":  # which Ray decides by itself
-        return False
-    try:
-        ray._raylet.GcsClient(address=address).get_all_job_info(timeout=START_SECONDS)
-    except AuthenticationError:
-        return True
-    except (RayError, RuntimeError):  # `ray.init` fails in the same way, and its error is reported
-        return False
-    return False
 
 
 def _read_token_again() -> None:
@@ -288,44 +269,6 @@ def code_version() -> str:
     for path in sorted(root.rglob("*.py")):
         found.update(path.read_bytes())
     return f"{__version__} {found.hexdigest()[:12]}"
-
-
-async def _aside(work: Callable[[], T]) -> T:
-    """Return what a call of Ray returns, from a thread that this process does not wait for at its end: once the head
-    is gone, such calls go on until Ray ends the process."""
-    loop, outcome = asyncio.get_running_loop(), Future[T]()
-    outcome.set_running_or_notify_cancel()  # a result that nobody waits for any more is no error
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await asyncio.wrap_future(outcome, loop=loop)
-
-
-def _is_alive(node: str) -> bool:
-    """Return whether a machine is still part of the cluster: it knows then that a process of its own has ended."""
-    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
-
-
-def _no_room() -> str:
-    free, whole = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
-    return (
-        f"a worker did not start within {START_SECONDS:.0f} s: each takes one CPU, and {free:g} of the cluster's "
-        f"{whole:g} are free: take fewer --workers"
-    )
-
-
-def _end(handle: Any) -> None:
-    with suppress(RayError, ValueError):
-        ray.kill(handle)
-
-
-def _here() -> str:
-    return f"{os.getpid()} on {socket.gethostname()}"
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

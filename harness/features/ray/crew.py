@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -39,8 +39,8 @@ has been without it for a minute."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
-CUT_OFF_SECONDS, REST_SECONDS = 10.0, 30.0
-"""How long an outage may be that others do not have, and how long its worker gets no part then."""
+REST_SECONDS = 30.0
+"""How long a worker without a way to the endpoint gets no part."""
 BUDGET_REACHED = 5
 """Exit code of an error about a budget."""
 
@@ -59,31 +59,13 @@ class WorkerGone(Exception):
         self.certain = certain
 
 
-class Worker(Protocol):
-    """A worker process; `name` is for messages."""
-
-    name: str
-
-    async def turn(self, part: Part | None, order: Order) -> Report:
-        """Return what `Player.turn` returns. Raise `WorkerGone`."""
-        ...
-
-    def kill(self) -> None:
-        """End the process, if it can still be reached."""
-        ...
-
-
-Start = Callable[[], Awaitable[Worker]]
-"""Starts a worker. Raise `HarnessError` if it cannot."""
-
-
 @dataclass(eq=False)
 class _Seat:
     """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
     found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop, and while
-    others play if it has `waived` its part of a budget. `cut_off`: its part was taken away."""
+    others play if it has `waived` its part of a budget."""
 
-    worker: Worker
+    worker: Any
     part: UserPart | None = None
     begins: bool = False
     allowed: int = 0
@@ -94,7 +76,6 @@ class _Seat:
     silent: bool = False
     rests_until: float = float("-inf")
     waived: bool = False
-    cut_off: bool = False
     loan: Any = None
 
     @property
@@ -103,9 +84,9 @@ class _Seat:
 
 
 class Crew:
-    """Workers for the lanes of a session; `count` are wanted."""
+    """Workers for the lanes of a session; `count` are wanted, and `start` returns one or raises `HarnessError`."""
 
-    def __init__(self, start: Start, count: int) -> None:
+    def __init__(self, start: Callable[[], Awaitable[Any]], count: int) -> None:
         self._start = start
         self._count = count
         self._lanes: Sequence[LaneOfParts] = ()
@@ -178,7 +159,8 @@ class Crew:
                 await asyncio.wait({answer}, timeout=SILENT_SECONDS - SHARE_SECONDS)
             if not answer.done():
                 raise WorkerGone(f"it has not answered for {SILENT_SECONDS:.0f} s", certain=False)
-            return answer.result()
+            report: Report = answer.result()
+            return report
         finally:
             answer.cancel()
             seat.silent = False
@@ -221,8 +203,7 @@ class Crew:
             seat.loan = borrow(lane.caller.allowance)
         loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
         seconds = FIRST_TURN_SECONDS if seat.begins or not seat.last.in_flight else TURN_SECONDS
-        grace = None if lane.ending is None and not seat.cut_off else 0.0 if seat.cut_off else GRACE_SECONDS
-        return Order(seconds, tuning, seat.allowed, loan, grace)
+        return Order(seconds, tuning, seat.allowed, loan, None if lane.ending is None else GRACE_SECONDS)
 
     # What a worker reports
 
@@ -243,23 +224,18 @@ class Crew:
         lane.mirror([other.last for other in self.plays(lane)])
         if report.ended:
             self._end(seat, part, report)
-        elif report.snapshot and report.snapshot.outage > CUT_OFF_SECONDS and self._others_reply(seat, lane):
-            seat.cut_off = True
 
     def _end(self, seat: _Seat, part: UserPart, report: Report) -> None:
         assert report.ended
         lane, error = part.lane, report.ended.error and unpacked(report.ended.error)
         others = [other for other in self._sharing(lane.slots) if other is not seat]
-        was_cut_off, seat.cut_off = seat.cut_off, False
         loan = seat.loan
         if loan:
             loan.settle(report.taken)
         self._leave(seat)
-        lane.note_end(report.ended)
+        lane.end_part(report.ended)
         if error is None:
-            lane.finished(part)
-        elif lane.ending is None and was_cut_off:
-            self._rest(seat, part, "it does not reach the endpoint, and others do")
+            lane.finished()
         elif lane.ending is None and error.exit_code == BUDGET_REACHED and others:
             seat.waived = True
             lane.waiting.appendleft(part)
@@ -274,12 +250,8 @@ class Crew:
         kinds = {kind for kind, _ in report.snapshot.faults} if report.snapshot else set()
         since = asyncio.get_running_loop().time() - lane.tuning.max_outage
         answered = any(seat.replied_at > since for seat in self._seats)
-        undecided = any(not any(used[0] for used in other.last.usage.values()) for other in others)
+        undecided = any(not other.last.replies for other in others)
         return bool(kinds) and kinds <= FREE and (answered or undecided)
-
-    def _others_reply(self, seat: _Seat, lane: LaneOfParts) -> bool:
-        since = asyncio.get_running_loop().time() - CUT_OFF_SECONDS
-        return any(other.replied_at > since for other in self._sharing(lane.slots) if other is not seat)
 
     def _rest(self, seat: _Seat, part: UserPart, why: str) -> None:
         """Give a part to others, and none to its worker for a while."""

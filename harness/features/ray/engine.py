@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
 
 import anyio
 
+from harness.benchmark import kept_files
+from harness.benchmarks.files import input_file
 from harness.config.plan import Plan
 from harness.engine.accounts import Opening, OpenLanes, open_lanes
 from harness.engine.extension import Extension, Say
@@ -19,7 +23,6 @@ from harness.features.ray import LOCAL, RAY, of_workers
 from harness.features.ray.crew import Crew
 from harness.features.ray.lane import LaneOfParts
 from harness.features.ray.messages import WorkerPlan
-from harness.features.ray.shipping import packed
 
 
 class Workers(Extension):
@@ -59,8 +62,15 @@ class Workers(Extension):
 
 
 def _worker_plan(plan: Plan, contents: dict[str, bytes]) -> WorkerPlan:
-    shipped = packed(plan.benchmark, contents)
-    return WorkerPlan(plan.name, shipped, plan.sampling, plan.way, plan.limits, plan.terms.allow_invalid)
+    """Return what a worker gets of a plan, and add the bytes of its files to `contents`, by SHA-256."""
+    benchmark, folders = plan.benchmark, []
+    paths = {name: benchmark.task_files.file_in(benchmark.folder, name) for name in benchmark.task_files.data_files}
+    data = {os.path.relpath(path, benchmark.folder): input_file(path) for path in paths.values()}
+    for files in (kept_files(benchmark), data):
+        digests = {name: sha256(content).hexdigest() for name, content in files.items()}
+        contents |= {digests[name]: content for name, content in files.items()}
+        folders.append(digests)
+    return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, *folders)
 
 
 @asynccontextmanager

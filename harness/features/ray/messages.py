@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
 from harness.config.plan import Way
 from harness.defaults import Tuning
-from harness.endpoint.request_body import Sampling
 from harness.errors import HarnessError
-from harness.features.ray.shipping import Shipped
 from harness.model import Snapshot
 from harness.store.manifest import Manifest
 
@@ -20,9 +17,9 @@ LOGS = ("responses", "results", "failures", "events")
 PackedError = tuple[type[HarnessError], tuple[Any, ...], dict[str, Any]]
 
 
-def packed(error: HarnessError) -> PackedError:
+def packed(error: HarnessError | None) -> PackedError | None:
     """Return an error that can be pickled, whatever its constructor takes."""
-    return type(error), error.args, vars(error)
+    return None if error is None else (type(error), error.args, vars(error))
 
 
 def unpacked(error: PackedError) -> HarnessError:
@@ -33,20 +30,21 @@ def unpacked(error: PackedError) -> HarnessError:
 
 
 class WorkerPlan(NamedTuple):
-    """A plan without its users. `way` has the key."""
+    """A plan without its users. `way` has the key. `kept` are files of a run's folder, `data` those of the tasks folder
+    that every subset needs: the SHA-256 of each, by its path there."""
 
     name: str
-    shipped: Shipped
-    sampling: Sampling
     way: Way
     tuning: Tuning
     allow_invalid: bool
+    kept: Mapping[str, str]
+    data: Mapping[str, str]
 
 
 class SubsetPart(NamedTuple):
-    """The users of a part who are of one subset: the lines of their tasks, and what is saved of them, by log."""
+    """The users of a part who are of one subset: their tasks, and what is saved of them, by log."""
 
-    tasks_name: str
+    tasks_path: str
     tasks: bytes
     logs: Mapping[str, bytes]
     manifest: Manifest
@@ -60,9 +58,9 @@ class Part(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What holds from this turn on. `tuning` has the worker's share of the limits; `slots` is how many requests may be
-    in flight, which is less until others have given up theirs. `loan` is what requests may take of a budget beyond
-    what is taken and reserved, None without one. `grace`: stop, and wait so many seconds for requests in flight."""
+    """What holds in a turn. `tuning` has the worker's share of the limits, and `slots` is how many requests may be in
+    flight, which is less until others have given up theirs. `loan` is what requests may take of a budget beyond what is
+    taken and reserved, None without one. `grace`: stop, and wait so many seconds for requests in flight."""
 
     seconds: float
     tuning: Tuning
@@ -71,30 +69,27 @@ class Order(NamedTuple):
     grace: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a part has ended: early by an `error`, or with every user done or failed."""
+class Ended(NamedTuple):
+    """How a part has ended: early by an `error`, or with every user done or failed. By subset: how many users asked
+    otherwise than before, warnings, and counts of features."""
 
-    error: PackedError | None
-    diverged: Mapping[str, int] = field(default_factory=dict)
-    warnings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    error: PackedError | None = None
+    quirks: Sequence[str] = ()
+    diverged: Mapping[str, int] = {}
+    warnings: Mapping[str, Sequence[str]] = {}
+    counts: Mapping[str, Mapping[str, int]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a turn came to. All but `logs` and `latencies` count from the part's begin on; `logs` are whole lines by
-    subset and log. `usage` are `RunUsage.counts`, `work` is as of `Progress`, and `counts` are those of features, by
-    subset. `limit` is that of the control, and `taken` and `reserved` are of a budget."""
+class Report(NamedTuple):
+    """What a turn came to. `logs` are new lines by subset and log, `latencies` are of new replies. All else counts from
+    the part's begin on. `limit` is that of the control; `taken` and `reserved` are of a budget."""
 
-    logs: Sequence[tuple[str, str, bytes]] = ()
+    logs: Mapping[tuple[str, str], bytes] = {}
+    latencies: Sequence[float] = ()
     snapshot: Snapshot | None = None
     limit: int = 0
     in_flight: int = 0
-    latencies: Sequence[float] = ()
-    usage: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    work: tuple[float, float, int, int] = (0.0, 0.0, 0, 0)
-    quirks: Sequence[str] = ()
-    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    replies: int = 0
     taken: Decimal = Decimal(0)
     reserved: Decimal = Decimal(0)
     ended: Ended | None = None

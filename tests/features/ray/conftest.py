@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +20,8 @@ from harness.features.ray import crew, engine
 from harness.features.ray.crew import WorkerGone
 from harness.features.ray.messages import Order, Part, Report, WorkerPlan
 from harness.features.ray.worker import Player
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -35,7 +38,7 @@ class Near:
     thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
 
     async def turn(self, part: Part | None, order: Order) -> Report:
-        report = await self._own(self._turn, part, hurried(order))
+        report = await self._own(self._turn, *copied((part, hurried(order))))
         self.turns += report.snapshot is not None
         if self.lost_after is not None and self.turns >= self.lost_after:
             await self._own(self._end)
@@ -48,7 +51,7 @@ class Near:
 
     def _turn(self, part: Part | None, order: Order) -> Report:
         asyncio.set_event_loop(self.loop)
-        return self.player.turn(part, order)
+        return copied(self.player.turn(part, order))
 
     def kill(self) -> None:
         pass
@@ -63,14 +66,20 @@ class Near:
             self.loop.run_until_complete(self._cancel_all())
             self.loop.run_until_complete(self.loop.shutdown_default_executor())
             self.loop.close()
-        if self.player._engine:
-            self.player._engine.close()
+        if self.player.engine:
+            self.player.engine.close()
 
     async def _cancel_all(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def copied(sent: T) -> T:
+    """Return what another process gets."""
+    received: T = pickle.loads(pickle.dumps(sent))
+    return received
 
 
 def hurried(order: Order) -> Order:

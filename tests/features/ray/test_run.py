@@ -165,10 +165,10 @@ def test_worker_without_a_way_to_the_endpoint(
 
     def cut_off(number: int, worker: Near) -> None:
         if number == 0:
-            plan = worker.player._plans[0]
+            plan = worker.player.plans[0]
             [address] = plan.way.found.addresses if plan.way.found else ()
             found = replace(plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),))  # type: ignore[type-var]
-            worker.player._plans = [plan._replace(way=replace(plan.way, found=found))]
+            worker.player.plans = [plan._replace(way=replace(plan.way, found=found))]
 
     cluster.change = cut_off
     commands = Commands(tmp_path, capsys)
