@@ -281,4 +281,5 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 def _sentence(error: BaseException) -> str:
     """Return the first line of a foreign error that says something."""
+    error = getattr(error, "cause", None) or error  # what a method of an actor has raised
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -84,14 +84,14 @@ class _Seat:
 
 
 class Crew:
-    """Workers for the lanes of a session; `count` are wanted, and `start` returns one or raises `HarnessError`."""
+    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there. `start` returns one or raises `HarnessError`."""
 
-    def __init__(self, start: Callable[[], Awaitable[Any]], count: int) -> None:
+    def __init__(self, first: Any, start: Callable[[], Awaitable[Any]], count: int) -> None:
+        self._first = first
         self._start = start
         self._count = count
         self._lanes: Sequence[LaneOfParts] = ()
         self._seats: list[_Seat] = []
-        self._starting = 0
         self._withheld: list[tuple[Slots, int, float]] = []
         """Slots that lost workers may still use, and until when."""
         self._losses = 0
@@ -101,8 +101,9 @@ class Crew:
         """Have workers play the parts of lanes, until cancelled."""
         self._lanes = lanes
         async with self._serving:
-            for _ in range(self._count):
-                self._add()
+            self._serving.start_soon(self._employ, self._first)
+            for _ in range(self._count - 1):
+                self._serving.start_soon(self._hire)
 
     async def watch(self, head_answers: Callable[[], bool]) -> None:
         """Stop all lanes once the cluster's head is gone."""
@@ -116,20 +117,17 @@ class Crew:
         """Yield the seats with a part of a lane."""
         return (seat for seat in self._seats if seat.part and seat.part.lane is lane)
 
-    def _add(self) -> None:
-        self._starting += 1
-        self._serving.start_soon(self._employ)
-
-    async def _employ(self) -> None:
+    async def _hire(self) -> None:
         """Start a worker, and have it play until it is lost."""
         try:
             worker = await self._start()
         except HarnessError as error:
-            self._starting -= 1
-            if not isinstance(error, MachineError) or not (self._seats or self._starting):
-                return self._stop(error)
-            return self._note(f"the run goes on with fewer workers: {error}")
-        self._starting -= 1
+            if self._seats and isinstance(error, MachineError):
+                return self._note(f"the run goes on with fewer workers: {error}")
+            return self._stop(error)
+        await self._employ(worker)
+
+    async def _employ(self, worker: Any) -> None:
         self._seats.append(seat := _Seat(worker))
         try:
             while True:
@@ -278,7 +276,7 @@ class Crew:
         if self._losses > max(LOSSES_MOST, 2 * self._count):
             return self._stop(WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}"))
         if any(not lane.over for lane in self._lanes):
-            self._add()
+            self._serving.start_soon(self._hire)
 
     def _note(self, words: str) -> None:
         for lane in self._lanes:

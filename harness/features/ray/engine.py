@@ -55,7 +55,8 @@ class Workers(Extension):
         async def on_workers(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
             contents = dict[str, bytes]()
             plans = [_worker_plan(one.plan, contents) for one in openings]
-            crew = Crew(cluster.Cluster(plans, contents).start, workers)
+            start = cluster.Cluster(plans, contents).start
+            crew = Crew(await start(), start, workers)
             return await held.enter_async_context(_served(crew, workers, openings, cluster.head_answers))
 
         return on_workers

@@ -116,18 +116,20 @@ class Engine(Extension):
         self._held.close()
 
     def turn(self, order: Order) -> Report:
-        loop = self._player.loop
         try:
             if self._task is None:
                 self._order = order
                 self._open()
-            elif self._lane:
-                self._obey(self._lane, order)
-            if self._task:
-                loop.run_until_complete(asyncio.wait({self._task}, timeout=order.seconds))
+            self._player.loop.run_until_complete(self._played(order))
         except HarnessError as error:
             return Report(ended=Ended(packed(error)))
         return self._report()
+
+    async def _played(self, order: Order) -> None:
+        if self._lane:
+            self._obey(self._lane, order)
+        if self._task:
+            await asyncio.wait({self._task}, timeout=order.seconds)
 
     def _open(self) -> None:
         """Open the part's runs and begin to play them; their loop runs in turns."""
@@ -198,7 +200,7 @@ class Engine(Extension):
         if order.grace is not None:
             lane.stop(RunStopped(STOPPED), order.grace)
         self._order = order
-        self._player.loop.call_soon(slots.pump)
+        slots.pump()
         slots.wake()
 
     def _report(self) -> Report:

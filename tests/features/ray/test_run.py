@@ -3,6 +3,8 @@ workers share limits."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -107,6 +109,25 @@ def test_workers_that_are_lost_again_and_again_stop_the_run(
     with serving(baseline) as server:
         assert "workers were lost" in commands(*at(server), *ON_TWO, code=4)
         commands("resume", "--name", "r", "--no-html")
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+
+
+def test_signal_saves_what_is_answered(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """On all workers: exit code 130, and `resume` without Ray requests the rest alone."""
+
+    def interrupting(body: dict[str, Any]) -> tuple[int, bytes]:
+        if len(server.bodies) == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+        return baseline(body)
+
+    commands = Commands(tmp_path, capsys)
+    with serving(interrupting) as server:
+        commands(*at(server), *ON_TWO, code=130)
+        assert len(server.bodies) == len(saved(tmp_path / "r")) < local[1].total()
+        commands("resume", "--name", "r", "--no-html")
+    assert Counter(server.bodies) == local[1]
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
