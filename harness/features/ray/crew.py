@@ -84,7 +84,8 @@ class _Seat:
 
 
 class Crew:
-    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there. `start` returns one or raises `HarnessError`."""
+    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there. `start` returns one, or
+    raises `HarnessError`."""
 
     def __init__(self, first: Any, start: Callable[[], Awaitable[Any]], count: int) -> None:
         self._first = first
@@ -207,8 +208,10 @@ class Crew:
 
     async def _take(self, seat: _Seat, part: UserPart, report: Report) -> None:
         now, lane = asyncio.get_running_loop().time(), part.lane
-        if lane.over:
+        if lane.over and report.ended:
             return self._leave(seat)
+        if lane.over:
+            raise WorkerGone("it played on after its run had ended", certain=False)
         try:
             part.save(report)
             await lane.commit.saved()

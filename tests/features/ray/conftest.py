@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 @dataclass
 class Near:
-    """A worker in a thread, see `Worker`. It is lost with the report of its turn `lost_after`, None for never; `certain`
-    as of `WorkerGone`."""
+    """A worker in a thread. It is lost with the report of its turn `lost_after`, None for never; `certain` as of
+    `WorkerGone`."""
 
     name: str
     player: Player
@@ -87,8 +87,8 @@ def hurried(order: Order) -> Order:
 
 
 class Place(ModuleType):
-    """In place of the module `cluster`; `workers` are all that were started. `change` changes one before its first turn,
-    by its number from 0."""
+    """In place of the module `cluster`; `workers` are all that were started. `change` changes one before its first
+    turn, by its number from 0."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -1,7 +1,7 @@
 """Runs on the real Ray, as processes, and what they leave in their files and at the endpoint when parts of it are hit.
 
 In each the endpoint itself counts: never more requests in flight than the limit, and after a kill at most those again
-that were in flight or answered within the last second. The results have the same bytes as those of a run in one process.
+that were in flight or answered within the last second. The results have the same bytes as those of one process.
 """
 
 from __future__ import annotations
@@ -446,7 +446,7 @@ def test_agent_that_ends_its_workers_is_named(play: Commands, raylets: Raylets, 
 
 
 def test_what_cannot_start_ends_with_a_sentence(play: Commands, raylets: Raylets) -> None:
-    """No worker in time, nobody at the address, other code on the workers: one line on what to do, and its exit code."""
+    """No worker in time, nobody at the address, other code on the workers: one line on what to do, an exit code."""
     nobody = ("--engine", "ray", "--ray-address", "127.0.0.1:1")
     cases = ((nobody, "crew.LOSSES_MOST=5", 4), (on(raylets, 1), "cluster.START_SECONDS=0.01", 4))
     for options, other, code in (*cases, (on(raylets, 1), "cluster.__version__=0", 2)):
