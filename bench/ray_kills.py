@@ -18,6 +18,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -77,7 +78,7 @@ def killed(kind: str, rng: random.Random, tasks: Path, results: Path, wanted: by
     with endpoint("--latency", str(LATENCY), "--jitter", "0.3") as url:
         with cluster(1, 1) as raylets:
             on_ray = ("--engine", "ray", "--ray-address", raylets.address, "--workers", "2")
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             driver = subprocess.Popen(words(url, tasks, results, *on_ray), **quiet)
             wait_for(lambda: driver.poll() is not None or stats(url)["requests"])
             time.sleep(after)

@@ -251,7 +251,7 @@ class RunStore:
         """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
         where. What they say is known once the logs are opened again."""
         opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
-        offset = opened.get(name, self._events).append_sealed(lines.splitlines(keepends=True))
+        offset = opened.get(name, self._events).append_sealed([lines])
         self._appended_users += lines.count(b"\n") if name == "results" else 0
         self._unsynced_line()
         return offset

@@ -105,6 +105,7 @@ class LaneOfParts(Lane):
         self._counted: Mapping[str, Counter[str]] = {name: Counter() for name in BY_KIND}
         self._done = Counter[str]()
         self._live: Sequence[Snapshot] = ()
+        self._last: Snapshot | None = None
 
     @property
     def slots(self) -> Slots:
@@ -137,7 +138,7 @@ class LaneOfParts(Lane):
             for position in range(user * repeats, (user + 1) * repeats):
                 part.add(run, number, position, left[number].get(position, 0))
         for number, run in enumerate(self.runs):
-            for log in () if run.is_new else LOGS:
+            for log in () if run.store.files.is_bare else LOGS:
                 for line, data in objects(getattr(run.store.files, log)):
                     place = run.index.of(data) if log != "events" or data.get("what") == "retry" else None
                     if place is not None and (owner := owners.get((number, place // run.index.repeats))):
@@ -169,12 +170,13 @@ class LaneOfParts(Lane):
 
     async def _flush(self) -> None:
         """Find out what the files hold now."""
-        shown_last = [self._subset(run) for run in self.runs]
+        self._last = last = self.snapshot()
         self.over = True  # nothing is logged while the logs are opened again
-        for run, shown in zip(self.runs, shown_last, strict=True):
+        for run, shown in zip(self.runs, last.subsets, strict=True):
             await anyio.to_thread.run_sync(run.store.open_logs, run.index)
             await run.scores.advance()
             run.scores.figures, run.scores.users = shown.scores, shown.scored_users
+        self._last = None
         await super()._flush()
 
     # What its workers report
@@ -230,6 +232,8 @@ class LaneOfParts(Lane):
             self.slots.control.limit = max(1, sum([report.limit for report in reports]))
 
     def snapshot(self) -> Snapshot:
+        if self._last:
+            return self._last
         live, stopping = self._live, str(self.ending) if self.ending else None
         base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over)
         warnings = {one.text: one for snapshot in (base, *live) for one in snapshot.warnings}
@@ -245,6 +249,7 @@ class LaneOfParts(Lane):
             backing_off=sum([one.backing_off for one in live]),
             eta=base.eta and max([base.eta, *[one.eta or 0.0 for one in live]]),
             outage=min([one.outage for one in live], default=0.0),
+            silence=min([one.silence for one in live], default=base.silence),
             warnings=tuple(sorted(warnings.values(), key=lambda one: one.age))[:WARNINGS],
             **by_kind,
         )

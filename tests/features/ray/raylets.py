@@ -28,8 +28,8 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """`head` and `raylets` are process ids; `folder` has the logs of all. `starter` is their parent. `add` starts another raylet with so many
-    CPUs, whose processes have these environment variables too."""
+    """`head` and `raylets` are process ids; `folder` has the logs of all. `starter` is their parent. `add` starts
+    another raylet with so many CPUs, whose processes have these environment variables too."""
 
     address: str
     head: int
