@@ -110,6 +110,7 @@ class Engine(Extension):
         self._lane: Lane | None = None
         self._task: asyncio.Task[None] | None = None
         self._order = Order(0.0, plan.tuning, 0)
+        self._share: tuple[int, Any] = (-1, None)
         self._replies = 0
 
     def close(self) -> None:
@@ -190,7 +191,9 @@ class Engine(Extension):
     def _obey(self, lane: Lane, order: Order) -> None:
         """Have the limits of an order, and stop if it says so."""
         slots, tuning, before = lane.caller.limiter.slots, order.tuning, self._order.tuning
-        if (order.slots, tuning) != (slots.control.limit, before):
+        share = order.slots, replace(tuning, start=1)  # the limit that is found is this engine's own
+        if share != self._share:
+            self._share = share
             limits = {"ceiling": order.slots} if tuning.concurrency is None else {"concurrency": order.slots}
             slots.control = control_of(replace(tuning, **limits), slots.limit or tuning.start)  # type: ignore[arg-type]
         if (tuning.rpm, tuning.tpm) != (before.rpm, before.tpm):

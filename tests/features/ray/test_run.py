@@ -112,6 +112,43 @@ def test_workers_that_are_lost_again_and_again_stop_the_run(
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--hedge", "3"),
+        ("--durability", "power"),
+        ("--concurrency", "auto", "--rpm", "60000"),
+        ("--estimate", "--yes"),
+        ("--part", "1/2"),
+    ],
+)
+def test_options_of_one_process_are_those_of_workers(
+    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """As many requests, the same results, counts and cost."""
+    found = []
+    for name, engine in (("local", ()), ("workers", ON_TWO)):
+        with serving(baseline) as server:
+            Commands(tmp_path / name, capsys)(*at(server), *more, *engine)
+        [results] = (tmp_path / name).glob(f"*/{RESULTS}")
+        manifest = orjson.loads((results.parent / "run_weibo.json").read_bytes())
+        found.append((len(server.bodies), results.read_bytes(), manifest["counts"], manifest["cost"]))
+    assert found[0] == found[1]
+
+
+def test_models_of_one_command_share_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Each has its own run, with the results of one process."""
+    with serving(baseline) as server:
+        words = ["run", *USERS[:-2], "--model", "m1", "--model", "m2", "--api-url", server.url]
+        for name, engine in (("local", ()), ("workers", ON_TWO)):
+            Commands(tmp_path / name, capsys)(*words, *engine)
+    for model in ("m1", "m2"):
+        results = [(tmp_path / name / model / RESULTS).read_bytes() for name in ("local", "workers")]
+        assert results[0] == results[1] != b""
+
+
 def test_signal_saves_what_is_answered(
     local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
