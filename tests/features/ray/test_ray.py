@@ -34,7 +34,6 @@ LIMIT = 8
 SLOW = ("--latency", "0.3", "--jitter", "0.3")
 LOST = 5
 """Requests of a slot that a kill may cost: what is answered within a turn at that latency, and what is in flight."""
-AGENT = ROOT / "examples" / "commuting_agent.py"
 KEY = "sk-kept-from-the-cluster"
 LATE_SECONDS = LEASE_SECONDS + 5.0
 TOKEN = "0123456789abcdef" * 4
@@ -60,8 +59,6 @@ class Kind:
 
 CHAINS = Kind(("streamprofile", "--platform", "weibo"), "weibo", "baseline/recency")
 DAYS = Kind(("dailymobility",), "beijing", "baseline/commuter")
-AGENTS = Kind((*DAYS.words, "--agent", str(AGENT)), DAYS.subset, DAYS.model)
-KINDS = {"chains": CHAINS, "agents": AGENTS}
 
 Wanted = Callable[[Kind], bytes]
 
@@ -153,29 +150,13 @@ def actors(*raylets: int) -> list[int]:
     return [process for raylet in raylets for process in children(raylet) if b"ray::Actor" in words_of(process)]
 
 
-@pytest.mark.parametrize(
-    ("name", "workers", "faults", "options"),
-    [
-        ("chains", 4, ("--fault-rate", "0.3"), ("--durability", "power")),
-        ("agents", 2, (), ()),
-    ],
-)
 def test_cluster_gives_the_bytes_of_one_process(
-    name: str,
-    workers: int,
-    faults: tuple[str, ...],
-    options: tuple[str, ...],
-    play: Commands,
-    wanted: Wanted,
-    raylets: Raylets,
-    tmp_path: Path,
+    play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path
 ) -> None:
-    """Both benchmarks, an agent, transport faults: the same results, each request paid once."""
-    kind = KINDS[name]
-    with endpoint("--latency", "0.02", *faults) as url:
-        quick = ("--timeout", "2") if faults else ()
-        assert play(kind, url, *on(raylets, workers), *options, *quick).wait() == 0
-        prove(kind, tmp_path / "run", url, wanted(kind))
+    """With faults, on two machines: the same results, each request paid once."""
+    with endpoint("--latency", "0.02", "--fault-rate", "0.2") as url:
+        assert play(CHAINS, url, *on(raylets), "--durability", "power", "--timeout", "2").wait() == 0
+        prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))
 
 
 def test_workers_import_the_plug_in_and_nothing_else_of_the_current_folder(raylets: Raylets, tmp_path: Path) -> None:
@@ -342,54 +323,31 @@ def test_machine_without_a_way_to_the_endpoint_is_played_without(
 
 
 def test_own_clusters_and_joined_ones_follow_each_other(play: Commands, raylets: Raylets, tmp_path: Path) -> None:
-    """An own cluster leaves no token in a home folder, which a joined one without tokens would be sent; nor does a
-    joined one keep anything from an own one."""
+    """An own cluster leaves no token in a home folder, which a joined one without tokens would be sent."""
     home = tmp_path / "home"
     home.mkdir()
     fresh = {**os.environ, "HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
     own = ("--engine", "ray", "--workers", "1")
     with endpoint() as url:
-        for number, options in enumerate((own, on(raylets, 1), own)):
+        for number, options in enumerate((own, on(raylets, 1))):
             assert play(CHAINS, url, *options, "--limit", "2", name=f"run{number}", env=fresh).wait() == 0
     assert not (home / ".ray").exists()
 
 
-@pytest.mark.parametrize("machine", [False, True])
-def test_cluster_that_loses_its_head_ends_the_run(
-    machine: bool, play: Commands, wanted: Wanted, tmp_path: Path
-) -> None:
-    """Exit code 4 before Ray itself ends this process, also if raylet and workers of the machine are lost with it."""
+def test_cluster_that_loses_its_head_ends_the_run(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
+    """Exit code 4 before Ray itself ends this process; what was answered is saved."""
     folder = tmp_path / "run"
     hurried = (*HURRIED, "crew.HEAD_SECONDS=1", "crew.GRACE_SECONDS=2", "--")
     with endpoint(*SLOW) as url:
         with cluster(2) as raylets:
             process = play(CHAINS, url, *on(raylets), start=hurried)
             wait_for_responses(CHAINS.responses(folder), 10)
-            others = [*raylets.raylets, *actors(*raylets.raylets)] if machine else []
-            for one in (raylets.head, *others):
-                os.kill(one, signal.SIGKILL)
+            os.kill(raylets.head, signal.SIGKILL)
             assert process.wait() == 4
-        if not machine:
-            seen = stats(url)
-            assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
+        seen = stats(url)
+        assert seen["requests"] == seen["completed"] == sum(1 for _ in sound_lines(CHAINS.responses(folder)))
         assert play(CHAINS, url).wait() == 0
-        prove(CHAINS, folder, url, wanted(CHAINS), kills=int(machine))
-
-
-def test_models_share_one_limit_on_replicas_with_quirks(tasks: Path, raylets: Raylets, tmp_path: Path) -> None:
-    """Two models at two addresses that refuse a parameter, which one worker learns for all."""
-    quirky = ("--latency", "0.02", "--imitate", "openai")
-    models = ("--model", "gpt-5", "--model", "gpt-5-mini")
-    with endpoint(*quirky) as first, endpoint(*quirky) as second:
-        for results, options in ((tmp_path / "local", ()), (tmp_path / "ray", on(raylets))):
-            whole = run_command(first, tasks, results, "--api-url", second, *CHAINS.words, *models[2:], model=models[1])
-            limited = ("--concurrency", str(LIMIT), "--no-html", "--temperature", "0.5", *options)
-            subprocess.run([*whole, *limited], check=True, stdout=subprocess.DEVNULL)
-        for model in models[1::2]:
-            assert CHAINS.results(tmp_path / "ray" / model) == CHAINS.results(tmp_path / "local" / model)
-            found = orjson.loads((tmp_path / "ray" / model / "run_weibo.json").read_bytes())
-            assert found["provenance"]["quirks"]
-        assert max(stats(url)["most_in_flight"] for url in (first, second)) <= LIMIT
+        prove(CHAINS, folder, url, wanted(CHAINS))
 
 
 def test_rate_holds_over_all_workers(play: Commands, wanted: Wanted, raylets: Raylets, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from harness.features.ray import crew
+from harness.features.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
 from tests.features.ray.conftest import Near, Place
 from tests.support.plugins import Commands
@@ -25,7 +26,15 @@ ON_TWO = ("--engine", "ray", "--workers", "2")
 
 
 def at(server: Server, *words: object) -> tuple[object, ...]:
-    return ("run", *USERS, "--model", "m", "--api-url", server.url, "--concurrency", "4", *words)
+    return (
+        "run",
+        *USERS,
+        "--model",
+        "m",
+        "--api-url",
+        server.url,
+        *(words if "--concurrency" in words else ("--concurrency", "4", *words)),
+    )
 
 
 @pytest.fixture
@@ -147,6 +156,35 @@ def test_models_of_one_command_share_workers(
     for model in ("m1", "m2"):
         results = [(tmp_path / name / model / RESULTS).read_bytes() for name in ("local", "workers")]
         assert results[0] == results[1] != b""
+
+
+def test_worker_that_was_stopped_asks_before_it_sends(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """It wakes within a turn whose lease is over: no request goes out before the driver's next turn."""
+    now, asleep, begun = [0.0], list[int](), list[int]()
+
+    def stopped(body: dict[str, Any]) -> tuple[int, bytes]:
+        if len(server.bodies) % 10 == 0:
+            now[0] += LEASE_SECONDS
+            asleep.append(len(server.bodies))
+        return baseline(body)
+
+    def watch(number: int, worker: Near) -> None:
+        turn = worker.turn
+
+        async def noted(part: Any, order: Any) -> Any:
+            begun.append(len(server.bodies))
+            return await turn(part, order)
+
+        worker.turn = noted  # type: ignore[method-assign]
+        worker.player._clock = lambda: now[0]
+
+    cluster.change = watch
+    with serving(stopped) as server:
+        Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
+    assert len(asleep) > 10 and set(asleep) <= set(begun)
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
 def test_signal_saves_what_is_answered(
