@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import anyio.to_thread
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from harness.config.plan import Plan
 from harness.defaults import Tuning
@@ -27,8 +29,9 @@ from harness.store.manifest import part_of
 if TYPE_CHECKING:  # a circle of types alone
     from harness.features.ray.crew import Crew
 
-PARTS_A_WORKER, USERS_A_SLOT = 4, 2
-"""Parts are so many for each worker, but no more than leave this many users for each request in flight."""
+PARTS_A_WORKER, USERS_A_SLOT, USERS_MOST = 4, 2, 2000
+"""Parts are so many for each worker, but no more than leave this many users for each request in flight, and none has
+much more users than the last."""
 WARNINGS = 3
 STOP_SECONDS = 3.0
 """Beyond the grace of a stopping lane: until the workers have reported what was answered."""
@@ -39,56 +42,39 @@ BY_KIND = ("faults", "failures", "notices", "unusable")
 
 @dataclass(eq=False)
 class UserPart:
-    """Users of a lane that one engine plays, by their places in the tasks files of each run. `saved` is where their
-    lines are, by run and log. `progress` is what was reported last of each subset."""
+    """Users of a lane that one engine plays. `saved` is where their lines are, by subset and log, `progress` what was
+    reported last, by subset."""
 
     lane: LaneOfParts
-    positions: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    saved: dict[tuple[int, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    number: int
+    saved: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     progress: dict[str, SubsetProgress] = field(default_factory=dict)
-
-    def add(self, run: Run, number: int, position: int, steps_left: int) -> None:
-        """Add a user's repeat, of whom so many steps are left."""
-        self.positions[number].append(position)
-        before = self.progress.get(run.subset) or replace(run.progress(), users=0, done=0, failed=0, steps_done=0)
-        self.progress[run.subset] = replace(
-            before,
-            users=before.users + 1,
-            done=before.done + bool(run.done[position]),
-            steps_done=before.steps_done + int(run.index.steps[position]) - steps_left,
-            scores={},
-            scored_users=0,
-        )
 
     def save(self, report: Report) -> None:
         """Append what a worker reports to the runs' files."""
+        stores = {run.subset: run.store for run in self.lane.runs}
         for (subset, log), lines in report.logs.items():
-            for number, run in enumerate(self.lane.runs):
-                if run.subset == subset:
-                    self.saved[number, log].append((run.store.append_lines(log, lines), len(lines)))
+            self.saved[subset, log].append((stores[subset].append_lines(log, lines), len(lines)))
 
     def sent(self) -> Part:
         """Return the part as a worker gets it, with all that is saved of it."""
-        subsets = {}
-        for number, positions in self.positions.items():
-            run = self.lane.runs[number]
-            logs = {log: self._read(number, log) for log in LOGS}
-            subsets[run.subset] = _subset_part(run, positions, logs, self.lane.plan)
-        return Part(self.lane.place, subsets)
+        runs = [run for run in self.lane.runs if run.subset in self.progress]
+        return Part(self.lane.place, {run.subset: self._of_subset(run) for run in runs})
 
-    def _read(self, number: int, log: str) -> bytes:
-        with open(getattr(self.lane.runs[number].store.files, log), "rb") as file:
-            return b"".join([os.pread(file.fileno(), size, offset) for offset, size in self.saved[number, log]])
+    def _of_subset(self, run: Run) -> SubsetPart:
+        users = np.flatnonzero(self.lane.owners[run.subset] == self.number)
+        lines = [run.index.read(user * run.index.repeats) for user in users.tolist()]
+        path = os.path.relpath(run.index.path, self.lane.plan.benchmark.folder)
+        tasks = b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
+        selection: Any = run.manifest.selection.copy() | {"ratio": 1.0}
+        for name in ("limit", "part", "by"):
+            selection.pop(name, None)
+        logs = {log: self._read(run, log) for log in LOGS}
+        return SubsetPart(path, tasks, logs, structs.replace(run.manifest, selection=selection))
 
-
-def _subset_part(run: Run, positions: Sequence[int], logs: Mapping[str, bytes], plan: Plan) -> SubsetPart:
-    lines = [run.index.read(position) for position in positions[:: run.index.repeats]]
-    path = os.path.relpath(run.index.path, plan.benchmark.folder)
-    tasks = b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
-    selection: Any = run.manifest.selection.copy() | {"ratio": 1.0}
-    for name in ("limit", "part", "by"):
-        selection.pop(name, None)
-    return SubsetPart(path, tasks, logs, structs.replace(run.manifest, selection=selection))
+    def _read(self, run: Run, log: str) -> bytes:
+        with open(getattr(run.store.files, log), "rb") as file:
+            return b"".join([os.pread(file.fileno(), size, offset) for offset, size in self.saved[run.subset, log]])
 
 
 class LaneOfParts(Lane):
@@ -98,6 +84,8 @@ class LaneOfParts(Lane):
         super().__init__(*args, **more)
         self.place, self.plan = place, plan
         self._crew = crew
+        self.owners: dict[str, NDArray[np.int64]] = {}
+        """The number of the part that each user belongs to, by subset; -1 for none."""
         self.parts = self._cut(workers)
         self.waiting = deque(self.parts)
         self._unfinished = len(self.parts)
@@ -119,30 +107,33 @@ class LaneOfParts(Lane):
 
     def _cut(self, workers: int) -> list[UserPart]:
         """Return parts of the users who are left, dealt round, each with what earlier sessions have saved."""
-        left = [dict(zip(*[column.tolist() for column in run.start()], strict=True)) for run in self.runs]
-        users = list(
-            dict.fromkeys(
-                (number, position // run.index.repeats)
-                for number, run in enumerate(self.runs)
-                for position in left[number]
-            )
-        )
-        most = self.tuning.most
-        fitting = max(min(workers, most), len(users) * workers // (USERS_A_SLOT * most))
-        count = max(1, min(len(users), PARTS_A_WORKER * workers, fitting))
-        parts = [UserPart(self) for _ in range(count)]
-        owners = {user: parts[at % count] for at, user in enumerate(users)}
-        for (number, user), part in owners.items():
-            run = self.runs[number]
-            repeats = run.index.repeats
-            for position in range(user * repeats, (user + 1) * repeats):
-                part.add(run, number, position, left[number].get(position, 0))
-        for number, run in enumerate(self.runs):
+        left = [run.start() for run in self.runs]
+        users = [np.unique(at // run.index.repeats) for run, (at, _) in zip(self.runs, left, strict=True)]
+        whole, most = sum(map(len, users)), self.tuning.most
+        fitting = max(min(workers, most), whole * workers // (USERS_A_SLOT * most))
+        count = max(1, min(whole, max(min(PARTS_A_WORKER * workers, fitting), whole // USERS_MOST)))
+        parts, dealt = [UserPart(self, number) for number in range(count)], 0
+        for run, chosen, (positions, steps) in zip(self.runs, users, left, strict=True):
+            owners = self.owners[run.subset] = np.full(run.index.users(), -1)
+            owners[chosen] = (dealt + np.arange(len(chosen))) % count
+            dealt += len(chosen)
+            steps_left = np.zeros(len(run.index))
+            steps_left[positions] = steps
+            owner = np.repeat(owners, run.index.repeats) + 1
+            sums = [
+                np.bincount(owner, values, count + 1)[1:].astype(int).tolist()
+                for values in (np.ones(len(owner)), run.done, run.index.steps - steps_left)
+            ]
+            for part, plays, done, steps_done in zip(parts, *sums, strict=True):
+                if plays:
+                    part.progress[run.subset] = replace(
+                        run.progress(), done=done, failed=0, steps_done=steps_done, scores={}, scored_users=0
+                    )
             for log in () if run.store.files.is_bare else LOGS:
                 for line, data in objects(getattr(run.store.files, log)):
                     place = run.index.of(data) if log != "events" or data.get("what") == "retry" else None
-                    if place is not None and (owner := owners.get((number, place // run.index.repeats))):
-                        owner.saved[number, log].append((line.offset, line.size))
+                    if place is not None and (number := owners[place // run.index.repeats]) >= 0:
+                        parts[number].saved[run.subset, log].append((line.offset, line.size))
         return parts
 
     # Its life
