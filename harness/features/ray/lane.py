@@ -42,8 +42,8 @@ BY_KIND = ("faults", "failures", "notices", "unusable")
 
 @dataclass(eq=False)
 class UserPart:
-    """Users of a lane that one engine plays. `saved` is where their lines are, by subset and log, `progress` what was
-    reported last, by subset."""
+    """Users of a lane that one engine plays. `saved` is where their lines are, by subset and log. `progress` is
+    what was reported last, by subset."""
 
     lane: LaneOfParts
     number: int
