@@ -60,10 +60,13 @@ class Player:
         self._clock = clock
         self._in_turn = False
         self._lease_ends = float("inf")
+        self._renewed = asyncio.Event()
 
     def turn(self, part: Part | None, order: Order) -> Report:
         """Play for a turn, a new `part` if there is one."""
         self._in_turn, self._lease_ends = True, self._clock() + LEASE_SECONDS
+        self._renewed.set()
+        self._renewed = asyncio.Event()
         try:
             if part is not None:
                 self.engine = Engine(self, self.plans[part.plan], part)
@@ -81,9 +84,9 @@ class Player:
         return not self._in_turn and self._clock() >= self._lease_ends
 
     async def permission(self) -> None:
-        """Return once a request may be sent. Time passes only in turns, and each renews the permission."""
+        """Return once a request may be sent: at once, or in the next turn."""
         while self._clock() >= self._lease_ends:
-            await asyncio.sleep(0.01)
+            await self._renewed.wait()
 
 
 class PermittedTransport:
