@@ -39,7 +39,7 @@ from harness.config.secrets import VARIABLE
 from harness.defaults import GC_THRESHOLD
 from harness.errors import BadInput, MachineError
 from harness.features.ray.crew import WorkerGone
-from harness.features.ray.messages import Order, PackedError, Part, Report, WorkerPlan, packed, unpacked
+from harness.features.ray.messages import Order, Part, Report, WorkerPlan
 from harness.features.ray.worker import LEASE_SECONDS, Player
 
 STORE_BYTES = 2**27
@@ -58,11 +58,11 @@ class Actor:
 
     def open(
         self, version: str, plans: Sequence[WorkerPlan], digests: Sequence[str], *contents: bytes
-    ) -> PackedError | str | None:
+    ) -> BadInput | str:
         """Get ready to play; return the error, or the name of this process."""
         here = f"{os.getpid()} on {socket.gethostname()}"
         if version != (own := code_version()):
-            return packed(BadInput(f"{here} has another version of the harness ({own}, expected {version})"))
+            return BadInput(f"{here} has another version of the harness ({own}, expected {version})")
         self._state = TemporaryDirectory(prefix="worker-")
         os.environ["XDG_STATE_HOME"] = self._state.name  # nothing stays on this machine
         loop = _new_loop()
@@ -129,7 +129,7 @@ class Cluster:
         except RayError as error:
             raise MachineError(f"a worker could not be started: {_sentence(error)}") from None
         if not isinstance(answer, str):
-            raise unpacked(answer)
+            raise answer
         worker.name = answer
         return worker
 

@@ -26,7 +26,7 @@ from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
 from harness.features.ray.lane import LaneOfParts, UserPart
-from harness.features.ray.messages import Order, Part, Report, unpacked
+from harness.features.ray.messages import Order, Part, Report
 from harness.features.ray.worker import LEASE_SECONDS
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
@@ -228,7 +228,7 @@ class Crew:
 
     def _end(self, seat: _Seat, part: UserPart, report: Report) -> None:
         assert report.ended
-        lane, error = part.lane, report.ended.error and unpacked(report.ended.error)
+        lane, error = part.lane, report.ended.error
         others = [other for other in self._sharing(lane.slots) if other is not seat]
         loan = seat.loan
         if loan:

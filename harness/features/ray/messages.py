@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.config.plan import Way
 from harness.defaults import Tuning
@@ -14,19 +14,6 @@ from harness.store.manifest import Manifest
 
 LOGS = ("responses", "results", "failures", "events")
 """Files of a run that a part's engine appends to, in the order in which the driver does."""
-PackedError = tuple[type[HarnessError], tuple[Any, ...], dict[str, Any]]
-
-
-def packed(error: HarnessError | None) -> PackedError | None:
-    """Return an error that can be pickled, whatever its constructor takes."""
-    return None if error is None else (type(error), error.args, vars(error))
-
-
-def unpacked(error: PackedError) -> HarnessError:
-    cls, arguments, state = error
-    made = cls.__new__(cls, *arguments)
-    vars(made).update(state)
-    return made
 
 
 class WorkerPlan(NamedTuple):
@@ -73,7 +60,7 @@ class Ended(NamedTuple):
     """How a part has ended: early by an `error`, or with every user done or failed. By subset: how many users asked
     otherwise than before, warnings, and counts of features."""
 
-    error: PackedError | None = None
+    error: HarnessError | None = None
     quirks: Sequence[str] = ()
     diverged: Mapping[str, int] = {}
     warnings: Mapping[str, Sequence[str]] = {}

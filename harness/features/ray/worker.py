@@ -32,7 +32,7 @@ from harness.engine.opening import open_sessions
 from harness.engine.session import play
 from harness.errors import HarnessError, MachineError, RunStopped
 from harness.feature import counts, extensions, function
-from harness.features.ray.messages import LOGS, Ended, Order, Part, Report, WorkerPlan, packed
+from harness.features.ray.messages import LOGS, Ended, Order, Part, Report, WorkerPlan
 from harness.model import Snapshots
 from harness.store.files import RunFiles
 
@@ -126,7 +126,7 @@ class Engine(Extension):
                 self._open()
             self._player.loop.run_until_complete(self._played(order))
         except HarnessError as error:
-            return Report(ended=Ended(packed(error)))
+            return Report(ended=Ended(error))
         return self._report()
 
     async def _played(self, order: Order) -> None:
@@ -249,10 +249,10 @@ class Engine(Extension):
         except Exception as unforeseen:
             error = MachineError(f"a worker failed: {''.join(traceback.format_exception(unforeseen))}")
         if (lane := self._lane) is None:
-            return Ended(packed(error))
+            return Ended(error)
         error = error or lane.ending
         return Ended(
-            packed(error),
+            error,
             lane.runs[0].manifest.provenance["quirks"],
             {run.subset: run.diverged for run in lane.runs},
             {run.subset: run.warnings for run in lane.runs},
