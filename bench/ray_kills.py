@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ REPORT_SECONDS = 1.3
 """Between two reports of a worker, at most, where nothing else uses the machine much."""
 LOST_MOST = round(LIMIT * (1 + REPORT_SECONDS / LATENCY))
 """Requests that a kill may cost: in flight, and answered since the last report."""
+CHECKS = {"initial_delay_ms": "0", "period_ms": "500", "failure_threshold": "2"}
+NOTICED = {f"RAY_health_check_{name}": value for name, value in CHECKS.items()}
+"""Ray notices a lost raylet within seconds, and not after the run."""
 RESULTS, RESPONSES = "inference_results_weibo.jsonl", "responses_weibo.jsonl"
 
 
@@ -53,7 +57,7 @@ class Outcome:
         return self.identical and not self.twice and self.again <= LOST_MOST and self.most_in_flight <= 2 * LIMIT
 
 
-def campaign(kills: int, seed: int, folder: Path) -> list[Outcome]:
+def campaign(kills: int, kinds: Sequence[str], seed: int, folder: Path) -> list[Outcome]:
     """Return what became of a run for each kill."""
     rng, tasks = random.Random(seed), folder / "tasks"
     synthesise(tasks, "--users", "24", "--platform", "weibo", "--steps", "6")
@@ -62,7 +66,7 @@ def campaign(kills: int, seed: int, folder: Path) -> list[Outcome]:
     wanted = (folder / "local" / "run" / RESULTS).read_bytes()
     outcomes = []
     for number in range(kills):
-        outcomes.append(killed(KINDS[number % len(KINDS)], rng, tasks, folder / str(number), wanted))
+        outcomes.append(killed(kinds[number % len(kinds)], rng, tasks, folder / str(number), wanted))
         print(number, outcomes[-1], flush=True)
     return outcomes
 
@@ -76,7 +80,7 @@ def killed(kind: str, rng: random.Random, tasks: Path, results: Path, wanted: by
     """Play a run on two raylets, kill one process of a kind, and go on to the end."""
     after, run = rng.uniform(0.0, 5.0), results / "run"
     with endpoint("--latency", str(LATENCY), "--jitter", "0.3") as url:
-        with cluster(1, 1) as raylets:
+        with cluster(1, 1, **NOTICED) as raylets:
             on_ray = ("--engine", "ray", "--ray-address", raylets.address, "--workers", "2")
             quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             driver = subprocess.Popen(words(url, tasks, results, *on_ray), **quiet)
@@ -122,10 +126,11 @@ def workers(*raylets: int) -> list[int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kind", choices=KINDS, action="append", help="what is killed (default: each in turn)")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        outcomes = campaign(args.kills, args.seed, Path(folder))
+        outcomes = campaign(args.kills, args.kind or KINDS, args.seed, Path(folder))
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 

@@ -27,10 +27,10 @@ def main(words: Sequence[str]) -> int:
 def count_turns(seconds: float) -> None:
     """Have turns of so many seconds, and count them."""
     from harness.features.ray import cluster, crew  # imported here, so that `local` does not pay for Ray
-    from harness.features.ray.messages import Order, Part, Report
+    from harness.features.ray.messages import SentPart, TurnOrder, TurnReport
 
     class Counted(cluster.RayWorker):
-        async def turn(self, part: Part | None, order: Order) -> Report:
+        async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
             report = await super().turn(part, order)
             COUNTS["turns"] += 1
             COUNTS["bytes"] += sum(map(len, report.logs.values()))

@@ -39,7 +39,7 @@ from harness.config.secrets import VARIABLE
 from harness.defaults import GC_THRESHOLD
 from harness.errors import BadInput, MachineError
 from harness.features.ray.crew import WorkerGone
-from harness.features.ray.messages import Order, Part, Report, WorkerPlan
+from harness.features.ray.messages import SentPart, TurnOrder, TurnReport, WorkerPlan
 from harness.features.ray.worker import LEASE_SECONDS, Player
 
 STORE_BYTES = 2**27
@@ -72,7 +72,7 @@ class Actor:
         gc.set_threshold(*GC_THRESHOLD)
         return here
 
-    def turn(self, part: Part | None, order: Order) -> Report:
+    def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         return self._player.turn(part, order)
 
     def _watch(self) -> None:
@@ -89,10 +89,10 @@ class RayWorker:
     name: str
     handle: Any
 
-    async def turn(self, part: Part | None, order: Order) -> Report:
+    async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         """Return what `Player.turn` returns. Raise `WorkerGone`."""
         try:
-            report: Report = await self.handle.turn.remote(part, order)
+            report: TurnReport = await self.handle.turn.remote(part, order)
             return report
         except RayError as error:  # also where a report was lost with its machine
             certain = isinstance(error, ActorDiedError) and PROCESS_DIED in str(error)

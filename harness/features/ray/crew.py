@@ -26,7 +26,7 @@ from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
 from harness.features.ray.lane import LaneOfParts, UserPart
-from harness.features.ray.messages import Order, Part, Report
+from harness.features.ray.messages import SentPart, TurnOrder, TurnReport
 from harness.features.ray.worker import LEASE_SECONDS
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
@@ -39,8 +39,8 @@ has been without it for a minute."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
-REST_SECONDS = 30.0
-"""How long a worker without a way to the endpoint gets no part."""
+CUT_OFF_SECONDS, REST_SECONDS = 10.0, 30.0
+"""How long a worker may reach nothing while others have replies, and how long it gets no part then."""
 BUDGET_REACHED = 5
 """Exit code of an error about a budget."""
 
@@ -63,19 +63,20 @@ class WorkerGone(Exception):
 class _Seat:
     """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
     found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop, and while
-    others play if it has `waived` its part of a budget."""
+    others play if it has `waived` its part of a budget. `cut_off`: others reach the endpoint, and it does not."""
 
     worker: Any
     part: UserPart | None = None
     begins: bool = False
     allowed: int = 0
     limit: int = 0
-    last: Report = field(default_factory=Report)
+    last: TurnReport = field(default_factory=TurnReport)
     replied_at: float = float("-inf")
     turned_at: float = 0.0
     silent: bool = False
     rests_until: float = float("-inf")
     waived: bool = False
+    cut_off: bool = False
     loan: Any = None
 
     @property
@@ -138,16 +139,16 @@ class Crew:
 
     async def _turn(self, seat: _Seat) -> None:
         if seat.part is None and (part := self._next(seat)):
-            seat.part, seat.begins, seat.last = part, True, Report()
+            seat.part, seat.begins, seat.last = part, True, TurnReport()
         if seat.part is None:
-            await seat.worker.turn(None, Order(0.0, Tuning(), 0))
+            await seat.worker.turn(None, TurnOrder(0.0, Tuning(), 0))
             return await anyio.sleep(TURN_SECONDS / 4)
         order = self._order(seat, seat.part)
         sent, seat.begins = seat.part.sent() if seat.begins else None, False
         report = await self._answer(seat, sent, order)
         await self._take(seat, seat.part, report)
 
-    async def _answer(self, seat: _Seat, sent: Part | None, order: Order) -> Report:
+    async def _answer(self, seat: _Seat, sent: SentPart | None, order: TurnOrder) -> TurnReport:
         """Return the report of a turn. Raise `WorkerGone`."""
         seat.turned_at = asyncio.get_running_loop().time()
         answer = asyncio.ensure_future(seat.worker.turn(sent, order))
@@ -158,7 +159,7 @@ class Crew:
                 await asyncio.wait({answer}, timeout=SILENT_SECONDS - SHARE_SECONDS)
             if not answer.done():
                 raise WorkerGone(f"it has not answered for {SILENT_SECONDS:.0f} s", certain=False)
-            report: Report = answer.result()
+            report: TurnReport = answer.result()
             return report
         finally:
             answer.cancel()
@@ -186,7 +187,7 @@ class Crew:
         """Return the seats that have a share of an account's limits."""
         return [seat for seat in self._seats if seat.part and seat.part.lane.slots is slots and not seat.silent]
 
-    def _order(self, seat: _Seat, part: UserPart) -> Order:
+    def _order(self, seat: _Seat, part: UserPart) -> TurnOrder:
         lane, slots = part.lane, part.lane.slots
         sharing, whole = self._sharing(slots), _tuning(self._lanes, slots)
         number, shares = sharing.index(seat) + 1, min(len(sharing), whole.most)
@@ -202,11 +203,14 @@ class Crew:
             seat.loan = borrow(lane.caller.allowance)
         loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
         seconds = FIRST_TURN_SECONDS if seat.begins or not seat.last.in_flight else TURN_SECONDS
-        return Order(seconds, tuning, seat.allowed, loan, None if lane.ending is None else GRACE_SECONDS)
+        if seat.begins and lane.caller.traffic.successes:  # as in an outage of one process
+            tuning = replace(tuning, wait=max(tuning.wait, tuning.max_outage))
+        grace = 0.0 if seat.cut_off else None if lane.ending is None else GRACE_SECONDS
+        return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
 
     # What a worker reports
 
-    async def _take(self, seat: _Seat, part: UserPart, report: Report) -> None:
+    async def _take(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
         now, lane = asyncio.get_running_loop().time(), part.lane
         if lane.over and report.ended:
             return self._leave(seat)
@@ -225,11 +229,15 @@ class Crew:
         lane.mirror([other.last for other in self.plays(lane)])
         if report.ended:
             self._end(seat, part, report)
+        elif _reached_nothing(report) and self._others_reply(seat):
+            seat.cut_off = True
 
-    def _end(self, seat: _Seat, part: UserPart, report: Report) -> None:
+    def _end(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
         assert report.ended
         lane, error = part.lane, report.ended.error
         others = [other for other in self._sharing(lane.slots) if other is not seat]
+        undecided = _reached_nothing(report) and any(not other.last.replies for other in others)
+        may_be_alone, was_cut_off = undecided or self._others_reply(seat), seat.cut_off
         loan = seat.loan
         if loan:
             loan.settle(report.taken)
@@ -240,19 +248,14 @@ class Crew:
         elif lane.ending is None and error.exit_code == BUDGET_REACHED and others:
             seat.waived = True
             lane.waiting.appendleft(part)
-        elif lane.ending is None and isinstance(error, EndpointStopped) and self._may_be_cut_off(report, lane, others):
-            self._rest(seat, part, str(error))
+        elif lane.ending is None and (was_cut_off or (type(error) is EndpointStopped and may_be_alone)):
+            self._rest(seat, part, "it does not reach the endpoint" if was_cut_off else str(error))
         elif lane.ending is None:
             lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
 
-    def _may_be_cut_off(self, report: Report, lane: LaneOfParts, others: Sequence[_Seat]) -> bool:
-        """Return whether a part may have ended because its worker has no way to the endpoint: nothing was reached, and
-        the endpoint has answered somebody, or others do not know yet."""
-        kinds = {kind for kind, _ in report.snapshot.faults} if report.snapshot else set()
-        since = asyncio.get_running_loop().time() - lane.tuning.max_outage
-        answered = any(seat.replied_at > since for seat in self._seats)
-        undecided = any(not other.last.replies for other in others)
-        return bool(kinds) and kinds <= FREE and (answered or undecided)
+    def _others_reply(self, seat: _Seat) -> bool:
+        since = asyncio.get_running_loop().time() - REST_SECONDS
+        return any(other.replied_at > since for other in self._seats if other is not seat)
 
     def _rest(self, seat: _Seat, part: UserPart, why: str) -> None:
         """Give a part to others, and none to its worker for a while."""
@@ -261,7 +264,7 @@ class Crew:
         self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {why}")
 
     def _leave(self, seat: _Seat) -> None:
-        seat.part, seat.loan, seat.allowed, seat.last = None, None, 0, Report()
+        seat.part, seat.loan, seat.cut_off, seat.allowed, seat.last = None, None, False, 0, TurnReport()
 
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""
@@ -295,3 +298,11 @@ class Crew:
 def _tuning(lanes: Sequence[LaneOfParts], slots: Slots) -> Tuning:
     """Return the limits of an account as they are now."""
     return reduce(Tuning.combined, [lane.tuning for lane in lanes if lane.slots is slots])
+
+
+def _reached_nothing(report: TurnReport) -> bool:
+    """Return whether all tries of a part failed on the way to the endpoint, for a while."""
+    now = report.snapshot
+    if now is None or report.replies or not now.faults or (not report.ended and now.seconds < CUT_OFF_SECONDS):
+        return False
+    return all(kind in FREE for kind, _ in now.faults)

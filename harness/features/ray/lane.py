@@ -21,7 +21,7 @@ from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.feature import counts
-from harness.features.ray.messages import LOGS, Ended, Part, Report, SubsetPart
+from harness.features.ray.messages import LOGS, PartEnd, SentPart, SubsetPart, TurnReport
 from harness.model import JSON, RunUsage, Snapshot, SubsetProgress
 from harness.store.log import objects
 from harness.store.manifest import part_of
@@ -50,16 +50,16 @@ class UserPart:
     saved: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     progress: dict[str, SubsetProgress] = field(default_factory=dict)
 
-    def save(self, report: Report) -> None:
+    def save(self, report: TurnReport) -> None:
         """Append what a worker reports to the runs' files."""
         stores = {run.subset: run.store for run in self.lane.runs}
         for (subset, log), lines in report.logs.items():
             self.saved[subset, log].append((stores[subset].append_lines(log, lines), len(lines)))
 
-    def sent(self) -> Part:
+    def sent(self) -> SentPart:
         """Return the part as a worker gets it, with all that is saved of it."""
         runs = [run for run in self.lane.runs if run.subset in self.progress]
-        return Part(self.lane.place, {run.subset: self._of_subset(run) for run in runs})
+        return SentPart(self.lane.place, {run.subset: self._of_subset(run) for run in runs})
 
     def _of_subset(self, run: Run) -> SubsetPart:
         users = np.flatnonzero(self.lane.owners[run.subset] == self.number)
@@ -172,7 +172,7 @@ class LaneOfParts(Lane):
 
     # What its workers report
 
-    def count(self, part: UserPart, last: Report, report: Report) -> bool:
+    def count(self, part: UserPart, last: TurnReport, report: TurnReport) -> bool:
         """Add what a report has more than the one before it; return whether that is a user's end."""
         if (now := report.snapshot) is None:
             return False
@@ -203,7 +203,7 @@ class LaneOfParts(Lane):
         self.progress.add_work(sum(report.latencies), 0.0, replies, steps)
         return now_done > 0
 
-    def end_part(self, ended: Ended) -> None:
+    def end_part(self, ended: PartEnd) -> None:
         """Note in the runs' manifests what an engine has learned and counted."""
         for run in self.runs:
             provenance, tuning = cast(JSON, run.manifest.provenance), cast(JSON, run.manifest.tuning)
@@ -213,7 +213,7 @@ class LaneOfParts(Lane):
             run.diverged += ended.diverged.get(run.subset, 0)
             run.warnings += [words for words in ended.warnings.get(run.subset, ()) if words not in run.warnings]
 
-    def mirror(self, reports: Sequence[Report]) -> None:
+    def mirror(self, reports: Sequence[TurnReport]) -> None:
         """Show the requests in flight of all workers, and the limit that they have found."""
         self._live = [report.snapshot for report in reports if report.snapshot]
         limiter, in_flight = self.caller.limiter, sum([report.in_flight for report in reports])

@@ -37,14 +37,14 @@ class SubsetPart(NamedTuple):
     manifest: Manifest
 
 
-class Part(NamedTuple):
+class SentPart(NamedTuple):
     """Users of a plan, for one engine. `plan` is its place among the plans."""
 
     plan: int
     subsets: Mapping[str, SubsetPart]
 
 
-class Order(NamedTuple):
+class TurnOrder(NamedTuple):
     """What holds in a turn. `tuning` has the worker's share of the limits, and `slots` is how many requests may be in
     flight, which is less until others have given up theirs. `loan` is what requests may take of a budget beyond what is
     taken and reserved, None without one. `grace`: stop, and wait so many seconds for requests in flight."""
@@ -56,7 +56,7 @@ class Order(NamedTuple):
     grace: float | None = None
 
 
-class Ended(NamedTuple):
+class PartEnd(NamedTuple):
     """How a part has ended: early by an `error`, or with every user done or failed. By subset: how many users asked
     otherwise than before, warnings, and counts of features."""
 
@@ -67,7 +67,7 @@ class Ended(NamedTuple):
     counts: Mapping[str, Mapping[str, int]] = {}
 
 
-class Report(NamedTuple):
+class TurnReport(NamedTuple):
     """What a turn came to. `logs` are new lines by subset and log, `latencies` are of new replies. All else counts from
     the part's begin on. `limit` is that of the control; `taken` and `reserved` are of a budget."""
 
@@ -79,4 +79,4 @@ class Report(NamedTuple):
     replies: int = 0
     taken: Decimal = Decimal(0)
     reserved: Decimal = Decimal(0)
-    ended: Ended | None = None
+    ended: PartEnd | None = None

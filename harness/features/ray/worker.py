@@ -32,7 +32,7 @@ from harness.engine.opening import open_sessions
 from harness.engine.session import play
 from harness.errors import HarnessError, MachineError, RunStopped
 from harness.feature import counts, extensions, function
-from harness.features.ray.messages import LOGS, Ended, Order, Part, Report, WorkerPlan
+from harness.features.ray.messages import LOGS, PartEnd, SentPart, TurnOrder, TurnReport, WorkerPlan
 from harness.model import Snapshots
 from harness.store.files import RunFiles
 
@@ -56,21 +56,21 @@ class Player:
         self.plans = plans
         self.contents = contents
         self.loop = loop
-        self.engine: Engine | None = None
+        self.engine: PartEngine | None = None
         self._clock = clock
         self._in_turn = False
         self._lease_ends = float("inf")
         self._renewed = asyncio.Event()
 
-    def turn(self, part: Part | None, order: Order) -> Report:
+    def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         """Play for a turn, a new `part` if there is one."""
         self._in_turn, self._lease_ends = True, self._clock() + LEASE_SECONDS
         self._renewed.set()
         self._renewed = asyncio.Event()
         try:
             if part is not None:
-                self.engine = Engine(self, self.plans[part.plan], part)
-            report = self.engine.turn(order) if self.engine else Report()
+                self.engine = PartEngine(self, self.plans[part.plan], part)
+            report = self.engine.turn(order) if self.engine else TurnReport()
             if self.engine and report.ended:
                 self.engine.close()
                 self.engine = None
@@ -100,10 +100,10 @@ class PermittedTransport:
         return await self._transport.send(body, user)
 
 
-class Engine(Extension):
+class PartEngine(Extension):
     """The local engine of one part, in a folder of its own."""
 
-    def __init__(self, player: Player, plan: WorkerPlan, part: Part) -> None:
+    def __init__(self, player: Player, plan: WorkerPlan, part: SentPart) -> None:
         self._player, self._plan, self._part = player, plan, part
         self._held = ExitStack()
         folder = Path(self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)))
@@ -112,24 +112,24 @@ class Engine(Extension):
         self._sent = {(subset, log): len(share.logs[log]) for subset, share in part.subsets.items() for log in LOGS}
         self._lane: Lane | None = None
         self._task: asyncio.Task[None] | None = None
-        self._order = Order(0.0, plan.tuning, 0)
+        self._order = TurnOrder(0.0, plan.tuning, 0)
         self._share: tuple[int, Any] = (-1, None)
         self._replies = 0
 
     def close(self) -> None:
         self._held.close()
 
-    def turn(self, order: Order) -> Report:
+    def turn(self, order: TurnOrder) -> TurnReport:
         try:
             if self._task is None:
                 self._order = order
                 self._open()
             self._player.loop.run_until_complete(self._played(order))
         except HarnessError as error:
-            return Report(ended=Ended(error))
+            return TurnReport(ended=PartEnd(error))
         return self._report()
 
-    async def _played(self, order: Order) -> None:
+    async def _played(self, order: TurnOrder) -> None:
         if self._lane:
             self._obey(self._lane, order)
         if self._task:
@@ -191,10 +191,10 @@ class Engine(Extension):
         self._counted = {run.subset: counts(run.manifest) for run in lane.runs}
         self._obey(lane, self._order)
 
-    def _obey(self, lane: Lane, order: Order) -> None:
+    def _obey(self, lane: Lane, order: TurnOrder) -> None:
         """Have the limits of an order, and stop if it says so."""
         slots, tuning, before = lane.caller.limiter.slots, order.tuning, self._order.tuning
-        share = order.slots, replace(tuning, start=1)  # the limit that is found is this engine's own
+        share = order.slots, replace(tuning, start=1, wait=0.0)  # what is found or awaited is this engine's own
         if share != self._share:
             self._share = share
             limits = {"ceiling": order.slots} if tuning.concurrency is None else {"concurrency": order.slots}
@@ -209,9 +209,9 @@ class Engine(Extension):
         slots.pump()
         slots.wake()
 
-    def _report(self) -> Report:
+    def _report(self) -> TurnReport:
         ended = self._ended() if self._task is None or self._task.done() else None
-        report = Report({place: lines for place in self._sent if (lines := self._appended(*place))}, ended=ended)
+        report = TurnReport({place: lines for place in self._sent if (lines := self._appended(*place))}, ended=ended)
         if (lane := self._lane) is None:
             return report
         caller, slots, new = lane.caller, lane.caller.limiter.slots, lane.caller.traffic.successes - self._replies
@@ -239,7 +239,7 @@ class Engine(Extension):
             return lines
         return b"".join([line for line in lines.splitlines(True) if not any(name in line for name in DRIVERS_EVENTS)])
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> PartEnd:
         error: HarnessError | None = None
         try:
             if self._task:
@@ -249,9 +249,9 @@ class Engine(Extension):
         except Exception as unforeseen:
             error = MachineError(f"a worker failed: {''.join(traceback.format_exception(unforeseen))}")
         if (lane := self._lane) is None:
-            return Ended(error)
+            return PartEnd(error)
         error = error or lane.ending
-        return Ended(
+        return PartEnd(
             error,
             lane.runs[0].manifest.provenance["quirks"],
             {run.subset: run.diverged for run in lane.runs},

@@ -18,7 +18,7 @@ import pytest
 from harness.features import ray as package
 from harness.features.ray import crew, engine
 from harness.features.ray.crew import WorkerGone
-from harness.features.ray.messages import Order, Part, Report, WorkerPlan
+from harness.features.ray.messages import SentPart, TurnOrder, TurnReport, WorkerPlan
 from harness.features.ray.worker import Player
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Near:
     turns: int = 0
     thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
 
-    async def turn(self, part: Part | None, order: Order) -> Report:
+    async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         report = await self._own(self._turn, *copied((part, hurried(order))))
         self.turns += report.snapshot is not None
         if self.lost_after is not None and self.turns >= self.lost_after:
@@ -49,7 +49,7 @@ class Near:
         """Do some work in the worker's thread."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, partial(work, *args))
 
-    def _turn(self, part: Part | None, order: Order) -> Report:
+    def _turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         asyncio.set_event_loop(self.loop)
         return copied(self.player.turn(part, order))
 
@@ -82,7 +82,7 @@ def copied(sent: T) -> T:
     return received
 
 
-def hurried(order: Order) -> Order:
+def hurried(order: TurnOrder) -> TurnOrder:
     return order._replace(seconds=min(order.seconds, 0.01))
 
 
