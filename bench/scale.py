@@ -31,12 +31,10 @@ STEPS = 2.0
 SIZES = ((300, STEPS), (1200, STEPS), (1200, 3 * STEPS))
 """Users of a run, and the mean of their steps: the differences leave out what a run costs once, and tell the cost of a
 user (index, record, scores twice) from that of a reply."""
-TURNS = (10, 50)
+TURNS = (250, 1000)
 """Milliseconds: two lengths tell the cost of a turn from that of a reply."""
 FEW, MANY = 64, 1024
 """In flight, for the memory of a user in play."""
-LATENCIES = (0.0, 0.05, 0.3)
-TURN_LENGTHS = (2, 5, 10, 20, 50, 200, None)
 AGENT = Path(__file__).with_name("agents") / "busy.py"
 RESIDENTS, RESIDENTS_IN_FLIGHT = 60, 32
 BUSY = 0.9
@@ -67,17 +65,16 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """`workers` 0 is `local`; `turn` in milliseconds, None for the rule."""
+    """`workers` 0 is `local`; `turn` in milliseconds."""
 
     workers: int = 0
-    turn: int | None = None
+    turn: int = 1000
 
     @property
     def options(self) -> list[str]:
         if not self.workers:
             return []
-        turn = [] if self.turn is None else ["--turn", str(self.turn)]
-        return ["--engine", "ray", "--workers", str(self.workers), *turn]
+        return ["--engine", "ray", "--workers", str(self.workers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +142,13 @@ def needed(costs: Costs, steps: float, machines: int, cores: int, latency: float
         (f"ray, {workers} workers", 1, ray_most(costs, workers, turn)),
         (f"{machines * cores} parts", machines * cores, machines * cores * local_most(costs)),
     ]
-    return [_needs(costs, steps, way, drivers, rate, latency, turn) for way, drivers, rate in ways]
+    return [_needs(costs, steps, way, drivers, rate, latency) for way, drivers, rate in ways]
 
 
-def _needs(costs: Costs, steps: float, way: str, drivers: int, rate: float, latency: float, turn: float) -> Row:
+def _needs(costs: Costs, steps: float, way: str, drivers: int, rate: float, latency: float) -> Row:
     remote = way.startswith("ray")
     replies = rate * costs.replies
-    in_flight = replies * (latency + (turn if remote else 0.0))
+    in_flight = replies * latency
     return {
         "way": way,
         "steps": steps,
@@ -232,7 +229,9 @@ def _used(process: int) -> tuple[str, float, float] | None:
 def played(url: str, tasks: Path, concurrency: int, engine: Engine, *options: str) -> Used:
     """Play a whole run, and return what it used. Raise `CalledProcessError`."""
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as results:
-        command = [sys.executable, "-m", "bench.clients.driver", "run", *options, "--model", "fast", "--api-url", url]
+        turn = ["--turn", str(engine.turn)] if engine.workers else []
+        command = [sys.executable, "-m", "bench.clients.driver", *turn, "run", *options, "--model", "fast"]
+        command += ["--api-url", url]
         command += ["--tasks-dir", str(tasks), "--results-dir", results, "--name", "run", "--no-html"]
         command += ["--concurrency", str(concurrency), *engine.options]
         with (
@@ -275,7 +274,7 @@ def scale(folder: Path, quick: bool) -> list[Row]:
     costs = replace(
         costs, driver_user=users[-1]["driver_kb_a_user"] * 1e3, worker_user=users[-1]["worker_kb_a_user"] * 1e3
     )
-    return [*rows, *users, *agents(folder, 1 if quick else 5), *turns(folder, quick), *model(costs)]
+    return [*rows, *users, *agents(folder, 1 if quick else 5), *model(costs)]
 
 
 def _stream_profile(url: str, work: Workload, concurrency: int, engine: Engine) -> Used:
@@ -368,26 +367,7 @@ def agents(folder: Path, pairs: int) -> list[Row]:
     return [row | {"driver_cpu_ms": 1e3 * statistics.median(b.cpu for _, b in found) / RESIDENTS}]
 
 
-def turns(folder: Path, quick: bool) -> list[Row]:
-    """Replies a second in play, and the driver's CPU, for lengths of a turn; None is the engine's rule."""
-    work, rows = Workload(folder, *SIZES[1]), []
-    for latency in LATENCIES:
-        for length in TURN_LENGTHS[1::2] if quick else TURN_LENGTHS:
-            with fast_endpoint("--latency", str(latency), "--jitter", "0.5") as url:
-                used = _stream_profile(url, work, IN_FLIGHT, Engine(2, length))
-            row: Row = {
-                "table": f"Length of a turn, 2 workers, {IN_FLIGHT} in flight",
-                "latency": latency,
-                "turn_ms": length,
-            }
-            row |= {"replies_a_second": used.replies / used.play, "driver_us": 1e6 * used.cpu / used.replies}
-            row |= {"worker_us": 1e6 * used.workers_cpu / used.replies, "turns": used.turns}
-            rows.append(row | {"ms_between_turns": 2e3 * used.play / max(1, used.turns)})
-            print(f"  {latency} s, turn {length}: {row['replies_a_second']:.0f}/s", flush=True)
-    return rows
-
-
-def model(costs: Costs, latency: float = 1.0, turn: float = 0.05, cores: int = 32) -> list[Row]:
+def model(costs: Costs, latency: float = 1.0, turn: float = 1.0, cores: int = 32) -> list[Row]:
     """What N steps on M machines need, of replies alone and of agents, as the measured costs say."""
     rows = []
     for what, each in (("replies", costs), ("agents", replace(costs, own=AGENT_STEP, replies=0.1))):

@@ -59,6 +59,16 @@ class HarnessError(Exception):
     def __str__(self) -> str:
         return "\n".join(map(str, self.args))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have a process that unpickles it make it without its constructor, which may take other arguments."""
+        return _made_again, (type(self), self.args, vars(self))
+
+
+def _made_again(cls: type[HarnessError], arguments: tuple[Any, ...], state: dict[str, Any]) -> HarnessError:
+    error = cls.__new__(cls, *arguments)
+    vars(error).update(state)
+    return error
+
 
 class ExitCode(int):
     """An exit code, with the error that it is of: `max` of several keeps the worst one's."""

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import NamedTuple, NoReturn, Protocol
 
 import anyio
@@ -21,7 +21,6 @@ from harness.cost import Reserved
 from harness.endpoint.latency import LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter
 from harness.endpoint.outage import PROBE_SECONDS, SILENCE, Outage, Span
-from harness.endpoint.rates import Rates
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Received, Transport
 from harness.errors import CallError, EndpointStopped, GaveUp, HarnessError, Rejected, TransportFault
@@ -98,14 +97,6 @@ class Try(NamedTuple):
     number: int
     warn: Warn
     parts: tuple[Part, ...] = ()
-
-
-class Tried(NamedTuple):
-    """A first try in another process: when it began, by the caller's clock, and what waits for its reply, and raises as
-    `Trying` does."""
-
-    begun: float
-    reply: Callable[[Warn], Awaitable[Reply]]
 
 
 class Allowance:
@@ -219,20 +210,16 @@ class Caller:
         self._resting: Counter[str] = Counter()
         self._in_flight: dict[int, tuple[float, str]] = {}
         """When each request was sent, oldest first, and whose it is; by its number."""
-        self._late = count(-1, -1)
 
-    async def complete(
-        self, body: bytes, rank: int, user: str, warn: Warn, failed_before: int = 0, tried: Tried | None = None
-    ) -> Reply:
+    async def complete(self, body: bytes, rank: int, user: str, warn: Warn, failed_before: int = 0) -> Reply:
         """Return the settled reply to one of a user's requests, which `failed_before` so often in earlier processes.
-        `tried` is its first try, if another process makes that.
 
         Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
         `EndpointStopped` when it will not serve the run.
         """
-        begun, first = tried.begun if tried else self._clock(), Try(body, rank, user, failed_before + 1, warn)
+        begun, first = self._clock(), Try(body, rank, user, failed_before + 1, warn)
         try:
-            return await (tried.reply(warn) if tried else self.trying(first))
+            return await self.trying(first)
         except TransportFault as fault:
             return await self._retry(first, fault, _Failures(self, user, failed_before, begun))
 
@@ -279,40 +266,6 @@ class Caller:
         completion = received.completion
         self._succeeded(completion.prompt_tokens or 0, completion.completion_tokens or 0, start, now)
         return Reply(completion, now - start, number, received.endpoint, received.first_token, sent=len(body))
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether nothing takes part in tries."""
-        return self.trying == self.attempt
-
-    @property
-    def leases(self) -> bool:
-        """Return whether a slot may be leased for a request that is not known yet: a lease itself takes what the
-        request may take."""
-        return self.at_once == 1 and (self.is_plain or self.allowance is not UNLIMITED)
-
-    def lease(self, size: int) -> Lease | None:
-        """Return a slot for a request of at most so many bytes, None if none is free now."""
-        rates = self.limiter.slots.rates
-        tokens = rates.estimate(size) if rates else 0.0
-        if not self.limiter.at_once(tokens):
-            return None
-        try:
-            reserved = self.allowance.reserve([size])
-        except HarnessError:  # the request itself raises it, when it is known
-            reserved = ()
-        if not reserved:
-            self._leave(tokens)
-            return None
-        return Lease(self, rates, tokens, reserved[0])
-
-    async def leased(self, size: int, rank: int) -> Lease:
-        """Return a slot for a request of so many bytes, when its turn comes."""
-        rates = self.limiter.slots.rates
-        tokens = rates.estimate(size) if rates else 0.0
-        if not self.limiter.at_once(tokens):
-            await self.limiter.acquire(rank, tokens)
-        return Lease(self, rates, tokens, None)
 
     def _leave(self, tokens: float) -> None:
         """Give a slot back that no try has used."""
@@ -528,84 +481,6 @@ class Caller:
     def _stop(self, why: str) -> NoReturn:
         self.limiter.close()
         raise EndpointStopped(why)
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """A slot for one try that another process makes when it likes, with what was reserved for it.
-
-    One of `answered`, `failed` and `unused` gives it back. `late` is the number of a request that takes long.
-    """
-
-    caller: Caller
-    rates: Rates | None
-    tokens: float
-    reserved: Reserved | None
-    late: int = 0
-
-    @property
-    def needs_reply(self) -> bool:
-        """Return whether `answered` needs what was received."""
-        return self.reserved is not None or self.rates is not None
-
-    def is_late(self, user: str, seconds: float) -> None:
-        """Take note that a request has been in flight for so long."""
-        caller = self.caller
-        self.late = next(caller._late)
-        caller._in_flight[self.late] = caller._clock() - seconds, user
-
-    def answered(
-        self, prompt_tokens: int, completion_tokens: int, size: int, seconds: float, received: Received | None
-    ) -> None:
-        """Count a reply to a request of `size` bytes, after so many seconds; `received` as `needs_reply` says."""
-        caller = self.caller
-        now = caller._clock()
-        caller.traffic.requests += 1
-        if received:
-            self._settle(received, size, now)
-        self._release(seconds, None)
-        caller.latency.add(seconds)
-        caller._succeeded(prompt_tokens, completion_tokens, now - seconds, now)
-
-    def failed(self, error: HarnessError, user: str, size: int, seconds: float) -> HarnessError:
-        """Count a try that failed; return the error that the request gets."""
-        caller, fault = self.caller, None
-        now = caller._clock()
-        caller.traffic.requests += 1
-        try:
-            if isinstance(error, TransportFault | Denied):
-                error = fault = caller._failed(error, user, now - seconds)
-                caller.failed_tries.add(seconds)
-        except EndpointStopped as stopped:
-            error = stopped
-        if isinstance(error, EndpointStopped):
-            caller.limiter.close()  # before another request gets the slot
-        self._settle(error, size, now)
-        self._release(seconds, fault)
-        return error
-
-    def unused(self, *, is_known: bool) -> None:
-        """Give back a slot that was not used, or of which nobody knows (`is_known`)."""
-        if is_known and self.rates:
-            self.rates.correct(self.tokens, 0.0, None, self.caller._clock())
-        if self.reserved:
-            if not is_known:
-                self.caller.allowance.took("", self.reserved, 0, ABANDONED)
-            self.caller.allowance.end("", self.reserved)
-        self._release(0.0, ABANDONED)
-
-    def _settle(self, answer: Received | HarnessError, size: int, now: float) -> None:
-        received = answer if isinstance(answer, Received) else None
-        if self.rates:
-            self.rates.correct(self.tokens, *_used(received), now)
-        if self.reserved:
-            self.caller.allowance.took("", self.reserved, size, answer)
-            self.caller.allowance.end("", self.reserved)
-
-    def _release(self, seconds: float, fault: TransportFault | None) -> None:
-        if self.late:
-            self.caller._in_flight.pop(self.late, None)
-        self.caller.limiter.release(seconds, fault)
 
 
 class _Failures:

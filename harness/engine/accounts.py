@@ -136,11 +136,12 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]], extensions: Sequence[Exten
 
 
 async def open_lanes(
-    openings: Sequence[Opening], held: AsyncExitStack, play: Callable[[int], Play] = lambda place: play_here
+    openings: Sequence[Opening],
+    held: AsyncExitStack,
+    lane_of: Callable[[int], Callable[..., Lane]] = lambda place: Lane,
 ) -> list[Lane]:
-    """Return a lane for each opening; open what they need, for as long as `held` is open. `play` returns what plays the
-    users of the opening at a place, by default this process. Raise `MachineError` if there can be too few connections.
-    """
+    """Return a lane for each opening; open what they need, for as long as `held` is open. `lane_of` returns what makes
+    the lane of the opening at a place. Raise `MachineError` if there can be too few connections."""
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
     for place, one in enumerate(openings):
@@ -152,16 +153,19 @@ async def open_lanes(
         tuning = one.plan.tuning
         limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
         caller = Caller(transport, limiter, limits, clock=time.monotonic, question=question)
-        lanes.append(_lane(one, findings, caller, where, play(place)))
+        lanes.append(_lane(one, findings, caller, where, lane_of(place)))
     return lanes
 
 
-def _lane(one: Opening, findings: Findings, caller: Caller, where: Callable[[str], str], play: Play) -> Lane:
+def _lane(
+    one: Opening, findings: Findings, caller: Caller, where: Callable[[str], str], made: Callable[..., Lane]
+) -> Lane:
     """Return the lane of an opening."""
     plan = one.plan
+    play: Play = play_here
     for extension in one.extensions:
         play = extension.playing(plan, one.runs, play)
-    return Lane(
+    return made(
         LanePlan(
             plan.name,
             plan.selection["sample_seed"],

@@ -20,7 +20,7 @@ from harness.defaults import SHARD_USERS
 from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost, drawn
 from harness.feature import features, pending
-from harness.model import JSON, Record, RunFacts, Where
+from harness.model import JSON, Record, RunFacts
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.run import record_of
 from harness.store.tasks import TaskIndex
@@ -42,10 +42,6 @@ class ReportScores:
         self._shard: list[Record] = []
         self._merged: Totals | None = None
 
-    def add_line(self, position: int, line: bytes) -> None:
-        """Add the record in a sound line, of the user at a position; otherwise as `add`."""
-        self.add(record_of(line))
-
     def add(self, record: Record) -> None:
         """Add a record; a user's repeats follow one another, and are in one shard."""
         if len(self._shard) >= SHARD_USERS and begins_user(record.data, self._shard[-1].data):
@@ -62,34 +58,24 @@ class ReportScores:
         if position is None or not self._drawn[position]:
             return record
         if (known := self._facts.get(record.key)) is None:
-            line, where = self._index.read(position), self._index.where(position)
-            known = facts_of(benchmark, line, where, self._scorer.subset)
-        return with_facts(benchmark, record, known)
+            known = self._facts_of(position)
+        with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
+            return Record(record.key, benchmark.scoring.with_task(record.data, known))
+
+    def _facts_of(self, position: int) -> Any:
+        """Return what a report needs of a task: its `facts`, or all of it."""
+        benchmark, line, where = self._scorer.benchmark, self._index.read(position), self._index.where(position)
+        task = tasks.parse(benchmark, line, where, self._scorer.subset)
+        with guarded(benchmark, f"user {task.key}, facts"):
+            return task if (known := benchmark.scoring.facts(task)) is None else known
 
     def flush(self) -> Totals:
         """Score the last users, and return the scores of all. Raise `BadInput` for a malformed record, as `add`."""
         if self._shard or self._merged is None:
             shard, self._shard = self._shard, []
-            self.merge(self._scorer.score(shard))
-        assert self._merged is not None
+            scores = self._scorer.score(shard)
+            self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
         return self._merged
-
-    def merge(self, scores: Totals) -> None:
-        """Add the scores of the users that follow those added so far."""
-        self._merged = scores if self._merged is None else self._scorer.merge(self._merged, scores)
-
-
-def facts_of(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Any:
-    """Return what a report needs of the task in a line: its `facts`, or all of it."""
-    task = tasks.parse(benchmark, line, where, subset)
-    with guarded(benchmark, f"user {task.key}, facts"):
-        return task if (known := benchmark.scoring.facts(task)) is None else known
-
-
-def with_facts(benchmark: Benchmark, record: Record, known: Any) -> Record:
-    """Return a record with what its task adds, of which `known` is what `facts_of` returns."""
-    with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
-        return Record(record.key, benchmark.scoring.with_task(record.data, known))
 
 
 def _go_on() -> None:
@@ -106,18 +92,18 @@ def finish(
     `check` is called before each record; what it raises leaves the files as they were.
     """
     manifest, store = run.manifest, run.store
-    scores = run.scored_by(run) if run.scored_by else ReportScores(run.benchmark, run.subset, run.index, run.facts)
+    scores = ReportScores(run.benchmark, run.subset, run.index, run.facts)
 
-    def add(position: int, line: bytes) -> None:
+    def add(line: bytes) -> None:
         check()
-        scores.add_line(position, line)
+        scores.add(record_of(line))
 
     if run.users_done == run.users:
         manifest.results_sha256 = store.finish(add)
         manifest.state = COMPLETE
     else:
-        for position, line in store.lines():
-            add(position, line)
+        for _, line in store.lines():
+            add(line)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
     return scores.report(facts(run, name, _count(run)))

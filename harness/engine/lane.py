@@ -67,8 +67,7 @@ class LanePlan(NamedTuple):
 class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
-    `elsewhere` is what a schedule says of other processes that play its users. `ending` is why it stopped early, else
-    None. `in_play` counts users that have started and not ended; `over` means
+    `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at;
     `play` plays a user, by default in this process. `extensions` take part in how requests are settled.
     """
@@ -87,7 +86,6 @@ class Lane:
         self.caller = caller
         self._player = play or play_here
         self.runs = findings.runs
-        self.elsewhere: JSON = {}
         self.ending: HarnessError | None = None
         self.in_play = 0
         self.over = False
@@ -97,7 +95,6 @@ class Lane:
         self.send: Send = self._send
         for extension in extensions:
             self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
-        self._is_plain = self.settle == self._settle and self.send == self._send
         if plan.power:
             self.settle = self._durably(self.settle)
         self._completed = self._rejected = self._broken = 0
@@ -117,8 +114,6 @@ class Lane:
                 caller.outage.failed_before(user)
         for extension in extensions:
             caller.trying = extension.trying(self, caller.trying)
-        self._is_plain &= caller.leases
-        self._failed_before = {user for run in self.runs for user, _ in run.failed_tries}
         self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
 
     async def run(self) -> None:
@@ -134,12 +129,10 @@ class Lane:
             await self.guarded(self._flush)
         self.over = True
 
-    def leases(self, user: User) -> bool:
-        """Return whether a slot may be leased for the next request of a user: nothing takes part in it, no try of the
-        user failed before, and it is likely that there is one, since an unused slot counts towards rates."""
-        if not self._is_plain or (self._failed_before and (not user.key or user.name in self._failed_before)):
-            return False
-        return user.counted < user.steps or user.settled > user.steps
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing more will come of a lane that is stopping."""
+        return not self.caller.limiter.in_flight
 
     @property
     def has_more(self) -> bool:
@@ -187,7 +180,7 @@ class Lane:
     async def look_around(self, lag: float, log: bool) -> None:
         """Do the periodic work; `lag` is how late the event loop was, in seconds; `log`: log the concurrency."""
         self.progress.tick(lag)
-        if self.ending is not None and not self.caller.limiter.in_flight:
+        if self.ending is not None and self.is_idle:
             self._users.cancel_scope.cancel()  # the rest wait for a slot that they will not get
         for run in self.runs:
             self._take_warnings(run)
@@ -232,14 +225,6 @@ class Lane:
         except MachineError as error:
             self.stop(error, grace=0.0)
 
-    def learned(self, quirk: str, words: str) -> None:
-        """Save a quirk that another process has learned, unless this one knows it."""
-        try:
-            if any(quirk not in run.manifest.provenance["quirks"] for run in self.runs):
-                self.findings.learned(quirk, words)
-        except MachineError as error:
-            self.stop(error, grace=0.0)
-
     def limits_changed(self, requested: int | None, changes: Mapping[str, Any]) -> None:
         """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""
         self.progress.requested = requested
@@ -267,7 +252,7 @@ class Lane:
 
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
         failed_before = user.run.failed_tries.get((user.name, asked.digest), 0)
-        return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before, asked.tried)
+        return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
 
     def _durably(self, settle: Settle) -> Settle:
         """Return what settles a request and waits until its reply is synced."""
@@ -303,7 +288,7 @@ class Lane:
         finally:
             self._take_warnings(run)
             self.progress.replayed += ended.replayed if ended else 0
-            self.progress.user_ended(user.busy, user.settled, steps)
+            self.progress.add_work(user.busy, user.busy, user.settled, steps)
 
     async def _complete(self, user: User, ended: Ended) -> None:
         run, saved = user.run, None
@@ -393,14 +378,10 @@ class User:
 
     def keep(self, asked: Asked, reply: Reply) -> None:
         """Save a new reply of the endpoint."""
-        self.received(reply.seconds)
-        self.save(asked, reply)
-
-    def received(self, seconds: float) -> None:
-        """Count a new reply of the endpoint."""
-        self.busy += seconds
+        self.busy += reply.seconds
         self.settled += 1
         self.lane.progress.replied()
+        self.save(asked, reply)
 
     def save(self, asked: Asked, reply: Reply) -> None:
         """Save a reply to a request."""

@@ -139,11 +139,11 @@ class LocalEngine:
         return took | self._bottleneck()
 
     def _bottleneck(self) -> JSON:
-        """Return the share of its core that the event loop used, if that held the run up, and who else plays users."""
+        """Return the share of its core that the event loop used, if that held the run up."""
         seconds, used = self._clock() - self._since[0], self._cpu() - self._since[1]
         if seconds < SATURATED_SECONDS or used < SATURATED * seconds:
             return {}
-        return {"event_loop": round(used / seconds, 2), **self._lanes[0].elsewhere}
+        return {"event_loop": round(used / seconds, 2)}
 
     async def _lane(self, lane: Lane) -> None:
         await lane.run()

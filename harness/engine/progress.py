@@ -165,15 +165,16 @@ class Progress:
         self._failures[kind] += 1
         self._last_fault.add(self._clock(), f"{key}: {message}")
 
-    def user_ended(self, busy_seconds: float, replies: int, steps: int) -> None:
-        """Count a finished user: the sum of its requests' seconds in flight, its replies, and the steps expected of it.
+    def add_work(self, seconds: float, longest: float, replies: int, steps: int) -> None:
+        """Count finished users: the sum of their requests' seconds in flight, the `longest` of one, their replies, and
+        the steps expected of them.
 
         Replies and steps differ where replies are asked for again, and where a play asks as often as it likes.
         """
         self._ended_replies += replies
         self._ended_steps += steps
-        self._work += busy_seconds
-        self._longest_chain = max(self._longest_chain, busy_seconds)
+        self._work += seconds
+        self._longest_chain = max(self._longest_chain, longest)
 
     def tick(self, lag: float) -> None:
         """Update the clocks; `lag` is how many seconds late the event loop was."""

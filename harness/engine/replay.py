@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, NoReturn
 
 from harness.chat import Judged, unnoticed
-from harness.endpoint.caller import Tried
 from harness.endpoint.request_body import Sampling, digest
 from harness.errors import InvalidReply
 from harness.model import Completion, Request
@@ -24,14 +23,13 @@ class Asked(NamedTuple):
     """A request to which no reply is saved.
 
     `body` is its JSON. `rank` is how many steps the user has left, `digest` that of the body, and `nth` how often the
-    same was sent before in this play. `tried` is the first try, if another process makes that.
+    same was sent before in this play.
     """
 
     body: bytes
     rank: int
     digest: str
     nth: int
-    tried: Tried | None = None
 
 
 Settle = Callable[[Asked], Awaitable[Completion]]

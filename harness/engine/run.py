@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,9 +24,6 @@ from harness.model import SubsetProgress
 from harness.store.manifest import Manifest
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
-
-if TYPE_CHECKING:  # a circle of types alone
-    from harness.engine.finish import ReportScores
 
 WITH_TASK = 2_000
 """Users whose tasks a report needs, so that its time does not grow with them."""
@@ -48,8 +45,7 @@ class Run:
     The rest counts what happens in this process: users given up on (`failed`), users who sent different requests after
     an interruption (`diverged`), the benchmark's `warnings`, and the steps done, of done users and in saved responses
     too. `first` are the positions of users to play alone, None for all. `is_new`: this process has
-    made its manifest. `facts` are those of tasks that the report needs, by key. `scored_by` returns what scores the
-    records for the report, None for this process.
+    made its manifest. `facts` are those of tasks that the report needs, by key.
     """
 
     benchmark: Benchmark
@@ -67,7 +63,6 @@ class Run:
     first: NDArray[np.int64] | None = None
     is_new: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    scored_by: Callable[[Run], ReportScores] | None = None
 
     @cached_property
     def drawn(self) -> NDArray[np.bool_]:

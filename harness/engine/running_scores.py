@@ -8,7 +8,7 @@ grow with users, except with `--repeats`: by some hundred bytes for each user of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -36,24 +36,8 @@ class _Row(NamedTuple):
     plays: int
 
 
-class Sums(NamedTuple):
-    """What whole users add to running scores: how many they are, their `sums` and their tally."""
-
-    users: int
-    sums: Array
-    tally: Any
-
-
-def sums_of(scorer: Scorer, shard: Sequence[Record]) -> Sums:
-    """Return what users without repeats add. Raise as `Scorer.score`."""
-    rows, tally = made_of(lambda some: raw_rows(scorer.benchmark, some, live=True), shard)
-    total: Array = expanded(scorer.benchmark, rows).sum(axis=0)
-    return Sums(len(shard), total, tally)
-
-
 class RunningScores:
-    """`saved` are the records of earlier sessions, read in the thread; `add` gives those of this one, or `Sums` of
-    them."""
+    """`saved` are the records of earlier sessions, read in the thread; `add` gives those of this one."""
 
     def __init__(self, scorer: Scorer, repeats: int = 1, saved: Iterable[Record] = ()) -> None:
         self.users = 0
@@ -62,7 +46,7 @@ class RunningScores:
         self._repeats = repeats
         self._saved = iter(saved)
         self._has_saved = True
-        self._finished: deque[Record | Sums] = deque()
+        self._finished: deque[Record] = deque()
         self._nobody = scorer.score(())
         self._tally: Any = None
         self._whole: Array = np.zeros(1)
@@ -70,7 +54,7 @@ class RunningScores:
         self._one_at_a_time = anyio.Lock()
         self._ended = False
 
-    def add(self, ended: Record | Sums) -> None:
+    def add(self, ended: Record) -> None:
         self._finished.append(ended)
 
     @property
@@ -92,11 +76,7 @@ class RunningScores:
         records = list(islice(self._saved, SAVED_AT_ONCE))
         self._has_saved = len(records) == SAVED_AT_ONCE
         while self._finished:
-            ended = self._finished.popleft()
-            if isinstance(ended, Sums):
-                self._add_sums(ended)
-            else:
-                records.append(ended)
+            records.append(self._finished.popleft())
         for start in range(0, len(records), SHARD_USERS):
             if self._ended:
                 break
@@ -106,22 +86,17 @@ class RunningScores:
             scores = replace(self._nobody, users=self.users, sums=(total,), tally=self._tally)
             self.figures = self._scorer.running(scores)
 
-    def _add_sums(self, of: Sums) -> None:
-        self.users += of.users
-        self._whole = self._whole + of.sums
-        self._add_tally(of.tally)
-
-    def _add_tally(self, tally: Any) -> None:
-        if tally is not None:
-            with guarded(self._scorer.benchmark, "the sum of two tallies"):
-                self._tally = tally if self._tally is None else self._tally + tally
-
     def _add(self, shard: list[Record]) -> None:
-        if self._repeats == 1:
-            return self._add_sums(sums_of(self._scorer, shard))
         benchmark = self._scorer.benchmark
         rows, tally = made_of(lambda some: raw_rows(benchmark, some, live=True), shard)
-        self._add_tally(tally)
+        if tally is not None:
+            with guarded(benchmark, "the sum of two tallies"):
+                self._tally = tally if self._tally is None else self._tally + tally
+        if self._repeats == 1:
+            self.users += len(shard)
+            total: Array = expanded(benchmark, rows).sum(axis=0)
+            self._whole = self._whole + total
+            return
         complete, defined = [], ~np.isnan(rows)
         for record, values, there in zip(shard, np.where(defined, rows, 0.0), defined, strict=True):
             before = self._open.pop(record.key, None)

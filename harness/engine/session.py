@@ -240,8 +240,7 @@ async def _played(
     shown: ExitStack | None,
     signals: Signals,
 ) -> None:
-    """Play sessions. If there is a display (`shown`), finish those that end before others, and those whose scores other
-    processes make."""
+    """Play sessions. If there is a display (`shown`), finish those that end before others."""
     async with AsyncExitStack() as held:
         session_of = dict(zip(await opening(made, held), sessions, strict=True))
 
@@ -259,9 +258,6 @@ async def _played(
         await playing.run()
         for lane, session in session_of.items():
             session.schedule = playing.schedule(lane)
-            if shown and session.code is None and lane.elsewhere:
-                shown.close()
-                await ended(lane, session.schedule, signals.late)
 
 
 def _check(signalled: Signalled) -> None:

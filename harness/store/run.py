@@ -245,37 +245,28 @@ class RunStore:
         else:
             self.bill.at(self.rate).add(reply.completion, reply.sent)
         line = log.seal(response_line(key, request, nth, reply, repeat, self.rate))
-        self._append_responses([(position, line)])
+        offset = self._responses.append_sealed([line])
+        self._saved.setdefault(position, []).append((offset, len(line)))
+        self._unsynced_line()
 
-    def save_sealed(self, responses: Sequence[tuple[int, bytes]], used: RunUsage) -> None:
-        """Append the lines of replies to this run's own requests, which another process has sealed, by the position of
-        their users. `used` is what they count."""
-        self._append_responses(responses)
-        self.bill.at(self.rate).merge(used)
-
-    def _append_responses(self, responses: Sequence[tuple[int, bytes]]) -> None:
-        offset = self._responses.append_sealed([line for _, line in responses])
-        for position, line in responses:
-            self._saved.setdefault(position, []).append((offset, len(line)))
-            offset += len(line)
-            self._unsynced_line()
+    def append_lines(self, name: str, lines: bytes) -> int:
+        """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
+        where. What they say is known once the logs are opened again."""
+        opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
+        offset = opened.get(name, self._events).append_sealed([lines])
+        self._appended_users += lines.count(b"\n") if name == "results" else 0
+        self._unsynced_line()
+        return offset
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         """Append a user's record; return it as it is in the file."""
         line = record_line(data, index.repeat(position), index.digest(position))
-        self.save_sealed_records([(position, log.seal(line))])
+        self._results_at[position] = self._results.append(line)
+        self._records += 1
+        self._appended_users += 1
+        self._unsynced_line()
+        self._saved.pop(position, None)
         return Record(str(line["user_id"]), line)
-
-    def save_sealed_records(self, records: Sequence[tuple[int, bytes]]) -> None:
-        """Append the lines of records, which another process has sealed, by the position of their users."""
-        offset = self._results.append_sealed([line for _, line in records])
-        for position, line in records:
-            self._results_at[position] = offset
-            offset += len(line)
-            self._records += 1
-            self._appended_users += 1
-            self._unsynced_line()
-            self._saved.pop(position, None)
 
     def save_failure(self, failure: Failure, digest: str) -> None:
         self._failures.append(
@@ -359,8 +350,8 @@ class RunStore:
         positions = np.flatnonzero(self.done)
         return zip(positions.tolist(), self._lines(self._results_at[positions]), strict=True)
 
-    def finish(self, add: Callable[[int, bytes], None]) -> str:
-        """Rewrite the results in input order and return the file's SHA-256; `add` gets the position and line of each.
+    def finish(self, add: Callable[[bytes], None]) -> str:
+        """Rewrite the results in input order and return the file's SHA-256; `add` gets each line.
 
         Restartable: until the new file takes the old one's place, the old one is whole. Lines that are left out,
         of users whose task has changed or gone, stay behind in a set-aside copy of the old file.
@@ -374,7 +365,7 @@ class RunStore:
                 rewritten[position] = file.tell()
                 whole.update(line + b"\n")
                 file.write(line + b"\n")
-                add(position, line)
+                add(line)
         old = self._results  # the log goes on in the file that has taken the old one's place
         self._results = self._logs[0] = log.AppendLog(self.files.results, self._disk)
         self._results_at, self._records = rewritten, int((rewritten >= 0).sum())

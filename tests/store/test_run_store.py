@@ -107,7 +107,7 @@ def save(store: RunStore, index: TaskIndex, *keys: str) -> None:
 
 def finished(store: RunStore, index: TaskIndex) -> tuple[str, list[str]]:
     seen: list[Record] = []
-    return store.finish(lambda position, line: seen.append(record_of(line))), [record.key for record in seen]
+    return store.finish(lambda line: seen.append(record_of(line))), [record.key for record in seen]
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -403,7 +403,7 @@ def test_finish_that_died_is_done_again(opened: Opened, index: TaskIndex, files:
     class Death(BaseException):
         pass
 
-    def die(position: int, line: bytes) -> None:
+    def die(line: bytes) -> None:
         raise Death
 
     store = opened()

@@ -7,9 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -20,11 +19,10 @@ from harness.config.plan import Plan
 from harness.endpoint.caller import Caller, Limits
 from harness.endpoint.control import AdaptiveControl, FixedControl
 from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.quirks import Adapted
 from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
-from harness.engine.lane import Lane, LanePlan, play_here
+from harness.engine.lane import Lane, LanePlan, Play, play_here
 from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
@@ -74,7 +72,6 @@ class Run:
         self,
         endpoint: Endpoint,
         *,
-        crew: Any = None,
         limit: int = 3,
         control: AdaptiveControl | None = None,
         rates: Rates | None = None,
@@ -84,7 +81,7 @@ class Run:
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
         extensions: Sequence[Extension] = (),
     ) -> HarnessError | None:
-        """Return how it ended early; a `crew` plays instead of this process."""
+        """Return how it ended early."""
 
         def observed(snapshots: tuple[Snapshot, ...]) -> None:
             self.snapshots += snapshots
@@ -95,14 +92,14 @@ class Run:
         with self.open() as job:
             self.job = job
             self.caller: Caller = Caller(
-                Adapted(endpoint) if crew else endpoint,
+                endpoint,
                 Limiter(Slots(control or FixedControl(limit), clock, rates)),
                 Limits(max_retries, max_outage=900.0),
                 clock=clock,
                 sleep=sleep,
                 rng=random.Random(0),
             )
-            play = crew.player(0) if crew else play_here
+            play: Play = play_here
             for extension in extensions:
                 play = extension.playing(cast(Plan, None), [job], play)
             lane = self.lane = Lane(
@@ -115,14 +112,9 @@ class Run:
             )
             with Signals() as signals:
                 signals.listen()
-                async with anyio.create_task_group() as serving:
-                    if crew:
-                        serving.start_soon(crew.serve, [lane])
-                        job.scored_by = partial(crew.scores, 0)
-                    await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()
-                    if not isinstance(lane.ending, MachineError):
-                        await self._finish(job, lane.ending is not None)
-                    serving.cancel_scope.cancel()
+                await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()
+                if not isinstance(lane.ending, MachineError):
+                    await self._finish(job, lane.ending is not None)
             return lane.ending
 
     async def _finish(self, job: SubsetRun, stopped: bool) -> None:

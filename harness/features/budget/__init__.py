@@ -24,6 +24,8 @@ class BudgetReached(HarnessError):
     """The next request does not fit into the rest of the budget; a larger budget resumes the run."""
 
     exit_code = 5
+    amount = Decimal(0)
+    """What the next request may take."""
 
 
 class Cap(NamedTuple):
@@ -100,6 +102,9 @@ FEATURE = _Budget(
     needs=("prices",),
     options={Budget: PLAYING},
     extension="harness.features.budget.budgets:Budgets",
-    functions={"BudgetReached": "harness.features.budget:BudgetReached"},
+    functions={
+        "BudgetReached": "harness.features.budget:BudgetReached",
+        **{name: f"harness.features.budget.loans:{name}" for name in ("lend", "loan", "taken")},
+    },
     queued={TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")},
 )

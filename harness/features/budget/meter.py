@@ -120,21 +120,26 @@ class Budget:
     def room(self, amount: Decimal, hint: str) -> Decimal:
         """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
         whatever reservations give back; `hint` is what to do about its size."""
-        cap, (total, elsewhere) = self.cap, self.entries.totals()
+        total, elsewhere = self.entries.totals()
+        if total + amount > self.cap.amount and not self.reserved and (amount > self.cap.amount or not elsewhere):
+            raise self.reached(amount, hint)
+        return self.cap.amount - total
+
+    def reached(self, amount: Decimal, hint: str = "") -> BudgetReached:
+        """Return the error for a request that may take an amount, and never fits."""
+        cap = self.cap
         whole, next_one = f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}", cap.shown(amount)
-        if total + amount <= cap.amount or self.reserved:
-            return cap.amount - total
+        later = "tomorrow (UTC), or " if cap.daily else ""
         if amount > cap.amount:
-            raise BudgetReached(
-                f"the budget of {whole} is less than one request may take ({next_one}): give a larger --budget{hint}"
+            why = f"is less than one request may take ({next_one}): give a larger --budget{hint}"
+        else:
+            why = (
+                f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}): "
+                f"resume {later}with a larger --budget{hint}"
             )
-        if not elsewhere:
-            later = "tomorrow (UTC), or " if cap.daily else ""
-            raise BudgetReached(
-                f"the budget of {whole} is reached ({cap.shown(self.spent)} spent, the next request may take "
-                f"{next_one}): resume {later}with a larger --budget{hint}"
-            )
-        return cap.amount - total
+        error = BudgetReached(f"the budget of {whole} {why}")
+        error.amount = amount
+        return error
 
 
 class Meter(Allowance):

@@ -1,13 +1,13 @@
 """Play users in worker processes, on one machine or on many (`--engine ray`; docs/scale.md).
 
-The driver decides and saves, a worker plays and sends. A request needs a slot that the driver has leased to its user or
-granted to it, and the driver makes the tries after a failed one itself, so that one limit, one rate and one outage hold
-over all workers; and a play goes on only once its reply is in the driver's files. So a worker can
-be lost at any moment: its users are played again elsewhere from their saved replies.
+The users are cut into parts. A worker plays a part with a whole local engine, and has a share of the limits. What that
+engine saves is in the driver's files within a second, so a worker can be lost at any moment: its part goes on elsewhere
+from there.
 
     messages   what both send each other
-    player     a worker: benchmarks, event loop and connections; knows no driver and no Ray
-    crew       the driver's side of all workers
+    worker     a worker: plays parts by turns; knows no driver and no Ray
+    lane       a plan's users in parts, and what workers report of them
+    crew       the driver's side of all workers: who plays what, with which share
     shipping   a benchmark with its files, for a machine that has none of them
     engine     the extension: lanes whose users workers play
     cluster    starts workers as actors of Ray
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.feature import PLAYING, Feature
-from harness.option import number, option, whole
+from harness.option import option, whole
 
 LOCAL, RAY = "local", "ray"
 """Engines."""
@@ -41,18 +41,11 @@ class Ray:
     workers: int | None = option(
         None, "worker processes (default: one for each free CPU)", check=whole(1, WORKERS_MOST), group=GROUP
     )
-    turn: float | None = option(
-        None,
-        "milliseconds between two exchanges with a worker (default: follows the latency)",
-        unit="MS",
-        check=number(lambda value: 1 <= value <= 1000, "milliseconds from 1 to 1000"),
-        group=GROUP,
-    )
 
 
 def of_workers(args: Ray) -> list[str]:
     """Return the options of workers that a command has."""
-    given = {"--ray-address": args.ray_address, "--workers": args.workers, "--turn": args.turn}
+    given = {"--ray-address": args.ray_address, "--workers": args.workers}
     return [flag for flag, value in given.items() if value is not None]
 
 

@@ -6,17 +6,12 @@ not in those of its constructor, which Ray keeps to start it again, and not in t
 Ray would put the driver's current folder first on the import path of every worker, and start a cluster that listens on
 all interfaces, with its token in the home folder, readable by everybody. Here workers start in an empty folder, and an
 own cluster listens on loopback only and takes a token that no other user of the machine can read.
-
-Turns go over a TCP connection to each worker, since a call of an actor takes ten times the CPU; Ray notices losses. A
-worker takes the first connection that sends half of a secret which it got from Ray, and answers with the other half.
-Where the cluster encrypts (RAY_USE_TLS), turns are calls, and so encrypted too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import hmac
 import logging
 import os
 import secrets
@@ -24,42 +19,36 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from struct import Struct
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported: nothing is reported to anyone
 import ray
 from ray._private import ray_constants, worker
-from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from harness import __version__
 from harness.config.secrets import VARIABLE
 from harness.defaults import GC_THRESHOLD
-from harness.errors import BadInput, HarnessError, MachineError
+from harness.errors import BadInput, MachineError
 from harness.features.ray.crew import WorkerGone
-from harness.features.ray.messages import Raised, packed, unpacked
-from harness.features.ray.player import LEASE_SECONDS, START_SECONDS, LanePart, Lease, Player
-
-T = TypeVar("T")
+from harness.features.ray.messages import SentPart, TurnOrder, TurnReport, WorkerPlan
+from harness.features.ray.worker import LEASE_SECONDS, Player
 
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
-HEADER = Struct("<Qd")
-"""Before what a turn sends, in both directions: its bytes, and the turn's seconds."""
-STREAM_BYTES = 2**22
-"""That are read ahead of a connection."""
-SECRET_SECONDS, VERDICT_SECONDS = 5.0, 10.0
-"""How long a worker waits for the secret on a connection, and the driver for Ray to say why one has ended."""
+START_SECONDS = 60.0
+"""How long a worker may take to start: machines may join the cluster until then."""
+PROCESS_DIED = "worker process has died"
+"""In the error of an actor whose machine is still there."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -67,144 +56,47 @@ class Actor:
     """A worker process. No `async def` here: a single one would move all methods off the main thread, where alarms
     that break off an agent's code do not exist."""
 
-    def __init__(self) -> None:
-        self._lease = Lease(time.monotonic)
-        self._player: Player | None = None
-
     def open(
-        self,
-        version: str,
-        parts: Sequence[LanePart],
-        sockets: tuple[int, int],
-        digests: Sequence[str],
-        *contents: bytes,
-    ) -> Raised | str:
+        self, version: str, plans: Sequence[WorkerPlan], digests: Sequence[str], *contents: bytes
+    ) -> BadInput | str:
         """Get ready to play; return the error, or the name of this process."""
-        try:
-            if version != (own := code_version()):
-                raise BadInput(f"{_here()} has another version of the harness ({own}, expected {version})")
-            loop = _new_loop()
-            asyncio.set_event_loop(loop)
-            self._player = Player(parts, dict(zip(digests, contents, strict=True)), sockets, loop)
-        except HarnessError as error:
-            return packed(error)
-        gc.set_threshold(*GC_THRESHOLD)
-        gc.freeze()
+        here = f"{os.getpid()} on {socket.gethostname()}"
+        if version != (own := code_version()):
+            return BadInput(f"{here} has another version of the harness ({own}, expected {version})")
+        self._state = TemporaryDirectory(prefix="worker-")
+        os.environ["XDG_STATE_HOME"] = self._state.name  # nothing stays on this machine
+        loop = _new_loop()
+        asyncio.set_event_loop(loop)
+        self._player = Player(plans, dict(zip(digests, contents, strict=True)), loop)
         threading.Thread(target=self._watch, daemon=True).start()
-        return _here()
+        gc.set_threshold(*GC_THRESHOLD)
+        return here
 
-    def turn(self, sent: bytes, seconds: float) -> bytes:
-        assert self._player is not None
-        with self._lease.turn():
-            return self._player.turn(sent, seconds)
-
-    def place(self) -> tuple[str, tuple[str, int]]:
-        """Return the machine's name in the cluster, and the address at which `serve` waits for the driver."""
-        host = ray.util.get_node_ip_address()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listening = socket.create_server((host, 0), family=family)
-        return str(ray.get_runtime_context().get_node_id()), (host, self._listening.getsockname()[1])
-
-    def serve(self, secret: bytes) -> None:
-        """Have the turns that the driver sends, until it closes the connection."""
-        with _accepted(self._listening, secret).makefile("rwb") as stream:
-            while header := stream.read(HEADER.size):
-                size, seconds = HEADER.unpack(header)
-                answer = self.turn(stream.read(size), seconds)
-                stream.write(HEADER.pack(len(answer), 0.0) + answer)
-                stream.flush()
+    def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
+        return self._player.turn(part, order)
 
     def _watch(self) -> None:
         """End this process, and so its requests, once the driver has given it no turn for too long."""
-        while not self._lease.is_over:
+        while not self._player.is_abandoned:
             time.sleep(LEASE_SECONDS / 20)
         os._exit(0)
 
 
-def _halves(secret: bytes) -> tuple[bytes, bytes]:
-    """Return what the driver sends to show that it is no other program, and what the worker answers to show the same:
-    the driver unpickles scores from it, and another program may have taken the port of a worker that has died."""
-    return secret[: len(secret) // 2], secret[len(secret) // 2 :]
-
-
-def _accepted(listening: socket.socket, secret: bytes) -> socket.socket:
-    """Return the first connection that sends the first half of the secret, answered by the second."""
-    asked, answer = _halves(secret)
-    while True:
-        connection, _ = listening.accept()
-        connection.settimeout(SECRET_SECONDS)
-        with suppress(OSError):
-            if hmac.compare_digest(connection.recv(len(asked), socket.MSG_WAITALL), asked):
-                connection.settimeout(None)
-                connection.sendall(answer)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                listening.close()
-                return connection
-        connection.close()
-
-
 @dataclass(eq=False)
 class RayWorker:
-    """An actor; see `Worker`. `address` is None where turns are calls."""
+    """An actor with its `name` for messages."""
 
     name: str
     handle: Any
-    node: str
-    address: tuple[str, int] | None
 
-    def __post_init__(self) -> None:
-        self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._served: asyncio.Future[None] | None = None
-
-    async def turn(self, sent: bytes, seconds: float) -> bytes:
+    async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
+        """Return what `Player.turn` returns. Raise `WorkerGone`."""
         try:
-            if self.address is None:
-                called: bytes = await self.handle.turn.remote(sent, seconds)
-                return called
-            reader, writer = self._stream or await self._connected(*self.address)
-            writer.write(HEADER.pack(len(sent), seconds) + sent)
-            size, _ = HEADER.unpack(await reader.readexactly(HEADER.size))
-            return await reader.readexactly(size)
-        except (OSError, EOFError) as error:
-            raise await self._gone(error) from error
-        except RayActorError as error:
-            raise await self._lost(error) from error
-
-    async def _connected(self, host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Let the worker serve, and connect; the connection ends too once Ray says that the worker has."""
-        secret = secrets.token_bytes(64)
-        served = self.handle.serve.remote(secret)
-        self._served = asyncio.ensure_future(asyncio.wrap_future(served.future()))
-        self._stream = reader, writer = await asyncio.open_connection(host, port, limit=STREAM_BYTES)
-
-        def ended(served: asyncio.Future[None]) -> None:
-            served.cancelled() or served.exception()  # which is no surprise
-            writer.transport.abort()
-
-        self._served.add_done_callback(ended)
-        asked, answer = _halves(secret)
-        writer.write(asked)
-        if not hmac.compare_digest(await reader.readexactly(len(answer)), answer):
-            raise ConnectionError("another program answers at its address")
-        return self._stream
-
-    async def _gone(self, error: Exception) -> WorkerGone:
-        """Return why the connection has ended, as Ray says it, which may take a moment."""
-        if self._stream:
-            self._stream[1].transport.abort()
-        try:
-            if self._served:
-                await asyncio.wait_for(asyncio.shield(self._served), VERDICT_SECONDS)
-        except RayActorError as verdict:
-            return await self._lost(verdict)
-        except (TimeoutError, RayError):
-            pass
-        return WorkerGone(f"its connection ended: {_sentence(error)}", certain=False)
-
-    async def _lost(self, error: RayActorError) -> WorkerGone:
-        alive = await _aside(lambda: _is_alive(self.node))
-        why = "its process ended" if alive else "its machine is gone"
-        return WorkerGone(why, certain=alive and isinstance(error, ActorDiedError))
+            report: TurnReport = await self.handle.turn.remote(part, order)
+            return report
+        except RayError as error:  # also where a report was lost with its machine
+            certain = isinstance(error, ActorDiedError) and PROCESS_DIED in str(error)
+            raise WorkerGone("its process ended" if certain else _sentence(error), certain=certain) from error
 
     def kill(self) -> None:
         with suppress(RayError, ValueError):
@@ -214,48 +106,32 @@ class RayWorker:
 class Cluster:
     """Starts workers. `contents` are the bytes of files by SHA-256; Ray keeps them once for each machine."""
 
-    def __init__(self, parts: Sequence[LanePart], contents: Mapping[str, bytes], sockets: tuple[int, int]) -> None:
-        self._parts = parts
-        self._sockets = sockets
+    def __init__(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> None:
+        self._plans = plans
         self._digests = list(contents)
         self._contents = [ray.put(data) for data in contents.values()]
 
-    async def start(self, count: int) -> list[RayWorker]:
-        """Return so many new workers that are ready. Raise `HarnessError`."""
-        return await _aside(lambda: self.started(count))
-
-    def started(self, count: int) -> list[RayWorker]:
-        actor = ray.remote(Actor).options(
-            num_cpus=1,
-            max_restarts=0,
-            max_task_retries=0,
-            scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random")}},
-        )
-        handles = [actor.remote() for _ in range(count)]
-        version = code_version()
-        opened = [
-            handle.open.remote(version, self._parts, self._sockets, self._digests, *self._contents)
-            for handle in handles
-        ]
+    async def start(self) -> RayWorker:
+        """Return a new worker that is ready. Raise `HarnessError`."""
+        options: Any = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+        seed = os.environ.get("PYTHONHASHSEED", "random")
+        handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": {"PYTHONHASHSEED": seed}}).remote()
+        worker = RayWorker("", handle)
         try:
-            answers = ray.get(opened, timeout=START_SECONDS)
-            places = ray.get([handle.place.remote() for handle in handles], timeout=START_SECONDS)
-        except GetTimeoutError:
-            _end(handles)
-            raise MachineError(_no_room(count)) from None
+            opened = handle.open.remote(code_version(), self._plans, self._digests, *self._contents)
+            answer = await asyncio.wait_for(opened, START_SECONDS)
+        except TimeoutError:
+            worker.kill()
+            raise MachineError(
+                f"a worker did not start within {START_SECONDS:.0f} s: each takes one CPU of the cluster: take fewer "
+                "--workers"
+            ) from None
         except RayError as error:
-            _end(handles)
             raise MachineError(f"a worker could not be started: {_sentence(error)}") from None
-        for answer in answers:
-            if isinstance(answer, Raised):
-                _end(handles)
-                raise unpacked(answer)
-        encrypts = os.environ.get("RAY_USE_TLS") == "1"
-        return [
-            RayWorker(name, handle, node, None if encrypts else address)
-            for name, handle, (node, address) in zip(answers, handles, places, strict=True)
-        ]
+        if not isinstance(answer, str):
+            raise answer
+        worker.name = answer
+        return worker
 
 
 @contextmanager
@@ -269,7 +145,7 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
         folder = Path(place)
         own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
         own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
-        with _authenticated(None if address else folder / "token", address):
+        with _authenticated(None if address else folder / "token"):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:
                 yield workers or max(1, int(ray.available_resources().get("CPU", 1)))
@@ -278,11 +154,11 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
 
 
 @contextmanager
-def _authenticated(new: Path | None, address: str | None = None) -> Iterator[None]:
-    """Let Ray use a token in a `new` file, of an own cluster; the user's token, if a cluster at an address wants one.
+def _authenticated(new: Path | None) -> Iterator[None]:
+    """Let Ray use a token in a `new` file, of an own cluster.
 
-    Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would not send
-    the user's token to an address, and would leave one in the home folder, which later clusters demand.
+    Ray takes mode and token from the environment, and keeps them for the whole process. By itself it would leave one in
+    the home folder, which later clusters demand.
     """
     before = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
     try:
@@ -292,30 +168,12 @@ def _authenticated(new: Path | None, address: str | None = None) -> Iterator[Non
             os.environ.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
         _read_token_again()
-        if address and "RAY_AUTH_MODE" not in os.environ and _wants_token(address):
-            os.environ["RAY_AUTH_MODE"] = "token"
-            _read_token_again()
         yield
     finally:
         for name in TOKEN_VARIABLES:
             os.environ.pop(name, None)
         os.environ |= before
         _read_token_again()
-
-
-def _wants_token(address: str) -> bool:
-    """Return whether a cluster refuses requests without a token, where the user has one. To a cluster without tokens a
-    driver with one is of no use: its workers could not answer."""
-    known = os.environ.keys() & set(TOKEN_VARIABLES) or Path.home().joinpath(".ray", "auth_token").is_file()
-    if not known or address == "auto":  # which Ray decides by itself
-        return False
-    try:
-        ray._raylet.GcsClient(address=address).get_all_job_info(timeout=START_SECONDS)
-    except AuthenticationError:
-        return True
-    except (RayError, RuntimeError):  # `ray.init` fails in the same way, and its error is reported
-        return False
-    return False
 
 
 def _read_token_again() -> None:
@@ -413,45 +271,6 @@ def code_version() -> str:
     return f"{__version__} {found.hexdigest()[:12]}"
 
 
-async def _aside(work: Callable[[], T]) -> T:
-    """Return what a call of Ray returns, from a thread that this process does not wait for at its end: once the head
-    is gone, such calls go on until Ray ends the process."""
-    loop, outcome = asyncio.get_running_loop(), Future[T]()
-    outcome.set_running_or_notify_cancel()  # a result that nobody waits for any more is no error
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await asyncio.wrap_future(outcome, loop=loop)
-
-
-def _is_alive(node: str) -> bool:
-    """Return whether a machine is still part of the cluster: it knows then that a process of its own has ended."""
-    return any(one["NodeID"] == node and one["Alive"] for one in ray.nodes())
-
-
-def _no_room(count: int) -> str:
-    free, whole = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
-    return (
-        f"{count} workers did not start within {START_SECONDS:.0f} s: each takes one CPU, and {free:g} of the "
-        f"cluster's {whole:g} are free: take fewer --workers"
-    )
-
-
-def _end(handles: Sequence[Any]) -> None:
-    for handle in handles:
-        with suppress(RayError, ValueError):
-            ray.kill(handle)
-
-
-def _here() -> str:
-    return f"{os.getpid()} on {socket.gethostname()}"
-
-
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
@@ -462,4 +281,5 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 def _sentence(error: BaseException) -> str:
     """Return the first line of a foreign error that says something."""
+    error = getattr(error, "cause", None) or error  # what a method of an actor has raised
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

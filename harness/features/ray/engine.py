@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Any
 
 import anyio
 
-from harness.benchmark import Benchmark
+from harness.benchmark import kept_files
+from harness.benchmarks.files import input_file
 from harness.config.plan import Plan
-from harness.engine.accounts import Opening, OpenLanes, open_lanes, sockets
+from harness.engine.accounts import Opening, OpenLanes, open_lanes
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane
 from harness.errors import BadInput, to_install
 from harness.features.ray import LOCAL, RAY, of_workers
 from harness.features.ray.crew import Crew
-from harness.features.ray.player import LanePart
-from harness.features.ray.shipping import packed
-
-BLOCKED_SECONDS = 6.0
-"""How long the code of one user may block its worker; an agent's is broken off after 5."""
+from harness.features.ray.lane import LaneOfParts
+from harness.features.ray.messages import WorkerPlan
 
 
 class Workers(Extension):
     """`address` is that of a cluster, None for one on this machine. `workers` is how many are wanted, None for one on
-    each free CPU. `turn` is the time in seconds between two exchanges of messages with a worker, None for a good one.
-    """
+    each free CPU."""
 
     def __init__(self, args: Any) -> None:
         """Raise `BadInput` for options of another engine."""
@@ -36,7 +35,11 @@ class Workers(Extension):
             raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")
         self.address: str | None = args.ray_address
         self.workers: int | None = args.workers
-        self.turn: float | None = args.turn and args.turn / 1000.0
+        self._reuses = bool(getattr(args, "reuse", None))
+
+    def check(self, plans: Sequence[Plan]) -> None:
+        if self._reuses:
+            raise BadInput("--reuse is for --engine local: workers do not have the replies of another run")
 
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
@@ -50,34 +53,41 @@ class Workers(Extension):
         workers = held.enter_context(cluster.connected(self.address, self.workers))
 
         async def on_workers(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
-            plans, contents = [one.plan for one in openings], dict[str, bytes]()
-            shipped = [packed(plan.benchmark, contents) for plan in plans]
-            parts = [LanePart(of, one.plan.sampling, one.route) for of, one in zip(shipped, openings, strict=True)]
-            start = cluster.Cluster(parts, contents, sockets(plans)).start
-            slack = BLOCKED_SECONDS if any(_plays_code(plan.benchmark) for plan in plans) else 0.0
-            crew = Crew(await start(workers), start, self.turn, slack)
+            contents = dict[str, bytes]()
+            plans = [_worker_plan(one.plan, contents) for one in openings]
+            start = cluster.Cluster(plans, contents).start
+            crew = Crew(await start(), start, workers)
             return await held.enter_async_context(_served(crew, workers, openings, cluster.head_answers))
 
         return on_workers
 
 
+def _worker_plan(plan: Plan, contents: dict[str, bytes]) -> WorkerPlan:
+    """Return what a worker gets of a plan, and add the bytes of its files to `contents`, by SHA-256."""
+    benchmark, folders = plan.benchmark, []
+    paths = {name: benchmark.task_files.file_in(benchmark.folder, name) for name in benchmark.task_files.data_files}
+    data = {os.path.relpath(path, benchmark.folder): input_file(path) for path in paths.values()}
+    for files in (kept_files(benchmark), data):
+        digests = {name: sha256(content).hexdigest() for name, content in files.items()}
+        contents |= {digests[name]: content for name, content in files.items()}
+        folders.append(digests)
+    return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, *folders)
+
+
 @asynccontextmanager
 async def _served(
     crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
-) -> AsyncIterator[list[Lane]]:
+) -> AsyncIterator[list[LaneOfParts]]:
     """A lane for each opening, whose users a crew of so many workers plays."""
+    lanes: list[LaneOfParts] = []
+
+    def made(place: int, *args: Any, **more: Any) -> Lane:
+        lanes.append(LaneOfParts(*args, crew=crew, place=place, plan=openings[place].plan, workers=workers, **more))
+        return lanes[-1]
+
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        lanes = await open_lanes(openings, held, crew.player)
-        for number, lane in enumerate(lanes):
-            lane.elsewhere = {"workers": workers}
-            for run in lane.runs:
-                run.scored_by = partial(crew.scores, number)
+        await open_lanes(openings, held, lambda place: partial(made, place))
         serving.start_soon(crew.serve, lanes)
         serving.start_soon(crew.watch, head_answers)
         yield lanes
         serving.cancel_scope.cancel()
-
-
-def _plays_code(benchmark: Benchmark) -> bool:
-    """Return whether playing runs code that does not ship with the harness, and so may block."""
-    return benchmark.origin is not None or benchmark.imports.runs_code(benchmark.configuration.identity)

@@ -1,70 +1,117 @@
-"""A cluster of workers in this thread, without Ray."""
+"""A cluster of workers in threads of this process, without Ray: turns are short, and a worker can be lost at will."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
+from typing import Any, TypeVar
 
-import anyio
 import pytest
 
 from harness.features import ray as package
-from harness.features.ray import engine
-from harness.features.ray.player import LanePart, Player
-from tests.features.ray.workers import another_loop
+from harness.features.ray import crew, engine
+from harness.features.ray.crew import WorkerGone
+from harness.features.ray.messages import SentPart, TurnOrder, TurnReport, WorkerPlan
+from harness.features.ray.worker import Player
+
+T = TypeVar("T")
 
 
 @dataclass
 class Near:
-    """A worker in real time, see `Worker`."""
+    """A worker in a thread. It is lost with the report of its turn `lost_after`, None for never; `certain` as of
+    `WorkerGone`."""
 
     name: str
     player: Player
     loop: asyncio.AbstractEventLoop
+    lost_after: int | None = None
+    certain: bool = True
+    turns: int = 0
+    thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
 
-    async def turn(self, sent: bytes, seconds: float) -> bytes:
-        await anyio.lowlevel.checkpoint()
-        with another_loop():
-            return self.player.turn(sent, seconds)
+    async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
+        report = await self._own(self._turn, *copied((part, hurried(order))))
+        self.turns += report.snapshot is not None
+        if self.lost_after is not None and self.turns >= self.lost_after:
+            await self._own(self._end)
+            raise WorkerGone("it was to be lost", certain=self.certain)
+        return report
+
+    async def _own(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Do some work in the worker's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, partial(work, *args))
+
+    def _turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
+        asyncio.set_event_loop(self.loop)
+        return copied(self.player.turn(part, order))
 
     def kill(self) -> None:
-        raise AssertionError("no worker is lost")
+        pass
+
+    def close(self) -> None:
+        self.thread.submit(self._end).result()
+        self.thread.shutdown()
+
+    def _end(self) -> None:
+        """End as a process does: its connections break."""
+        if not self.loop.is_closed():
+            self.loop.run_until_complete(self._cancel_all())
+            self.loop.run_until_complete(self.loop.shutdown_default_executor())
+            self.loop.close()
+        if self.player.engine:
+            self.player.engine.close()
+
+    async def _cancel_all(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def copied(sent: T) -> T:
+    """Return what another process gets."""
+    received: T = pickle.loads(pickle.dumps(sent))
+    return received
+
+
+def hurried(order: TurnOrder) -> TurnOrder:
+    return order._replace(seconds=min(order.seconds, 0.01))
 
 
 class Place(ModuleType):
-    """In place of the module `cluster`; `workers` are all that were started."""
+    """In place of the module `cluster`; `workers` are all that were started. `change` changes one before its first
+    turn, by its number from 0."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.workers: list[Near] = []
+        self.change: Callable[[int, Near], None] = lambda number, worker: None
 
     @contextmanager
     def connected(self, address: str | None, workers: int | None) -> Iterator[int]:
+        before = len(self.workers)
         yield workers or 1
-        for worker in self.workers:
-            worker.player.close()
-            worker.loop.close()
+        for worker in self.workers[before:]:
+            worker.close()
 
-    def Cluster(self, parts: Sequence[LanePart], contents: Mapping[str, bytes], sockets: tuple[int, int]) -> Place:
-        numbers = count()
-
-        def started() -> Near:
-            loop = asyncio.new_event_loop()
-            player = Player(parts, contents, sockets, loop, cpu=lambda: 0.0)
-            return Near(str(next(numbers)), player, loop)
-
-        self.started = started
+    def Cluster(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> Place:
+        self._plans, self._contents = plans, contents
         return self
 
-    async def start(self, many: int) -> list[Near]:
-        with another_loop():
-            self.workers += [self.started() for _ in range(many)]
-        return self.workers
+    async def start(self) -> Near:
+        loop, number = asyncio.new_event_loop(), len(self.workers)
+        worker = Near(str(number), Player(self._plans, self._contents, loop), loop)
+        self.change(number, worker)
+        self.workers.append(worker)
+        return worker
 
     def head_answers(self) -> bool:
         return True
@@ -77,4 +124,5 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setitem(sys.modules, made.__name__, made)
     monkeypatch.setattr(package, "cluster", made, raising=False)
     monkeypatch.setattr(engine, "find_spec", lambda package: package)
+    monkeypatch.setattr(crew, "TURN_SECONDS", 0.01)
     return made

@@ -28,13 +28,14 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
 
 @dataclass(frozen=True, slots=True)
 class Raylets:
-    """`head` and `raylets` are process ids; `folder` has the logs of all. `add` starts another raylet with so many
-    CPUs, whose processes have these environment variables too."""
+    """`head` and `raylets` are process ids; `folder` has the logs of all. `starter` is their parent. `add` starts
+    another raylet with so many CPUs, whose processes have these environment variables too."""
 
     address: str
     head: int
     raylets: tuple[int, ...]
     folder: Path
+    starter: int
     add: Callable[[int, dict[str, str]], None]
 
 
@@ -55,7 +56,7 @@ def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
                     orders.write(orjson.dumps([cpus, variables]) + b"\n")
                     orders.flush()
 
-                yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder), add)
+                yield Raylets(found["address"], found["head"], tuple(found["raylets"]), Path(folder), process.pid, add)
             finally:
                 process.stdin.close()
 

@@ -3,26 +3,20 @@ in which the command is started."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 
 import orjson
 import pytest
 
 from bench.processes import endpoint
-from harness.features.ray.crew import WorkerGone
 from harness.store.log import sound_lines
 from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import descendants, wait_for
@@ -159,83 +153,3 @@ def test_own_tokens_end_with_their_cluster(tmp_path: Path, monkeypatch: pytest.M
             tokens.append(token())
     assert len({*tokens}) == 2 and tokens == [(tmp_path / str(number)).read_text() for number in range(2)]
     assert not any(name in os.environ for name in cluster.TOKEN_VARIABLES)
-
-
-def test_worker_takes_turns_from_the_one_who_knows_its_secret_alone() -> None:
-    """Another secret, or none, ends a connection, and the next is looked at; the port is closed then. The half that was
-    not sent shows the driver that it is the worker."""
-    from harness.features.ray import cluster
-
-    secret = b"s" * 32 + b"a" * 32
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
-        address = listening.getsockname()
-        accepted = pool.submit(cluster._accepted, listening, secret)
-        for wrong in (b"w" * 32, b"short"):
-            with socket.create_connection(address, timeout=5) as stranger:
-                stranger.sendall(wrong)
-                stranger.shutdown(socket.SHUT_WR)
-                assert stranger.recv(1) == b""
-        with socket.create_connection(address, timeout=5) as driver:
-            driver.sendall(secret[:32] + b"turn")
-            with accepted.result() as connection:
-                assert driver.recv(33) == secret[32:]
-                assert connection.getpeername() == driver.getsockname()
-                assert connection.recv(4) == b"turn"
-        assert listening.fileno() == -1
-
-
-@pytest.mark.parametrize("answer", [b"", b"\x08" + bytes(15), b"\x08" + bytes(15) + b"half"])
-def test_worker_whose_connection_ends_is_lost_and_may_still_send(
-    answer: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before an answer, and within one; nobody knows what became of its process while Ray says nothing."""
-    size, taken = lost_in_a_turn(lambda secret: secret[32:], answer, monkeypatch)
-    assert len(taken) == size
-
-
-def test_program_that_has_taken_a_worker_s_port_gets_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has seen what the driver sends, and cannot answer as the worker would: nothing of it is read as scores."""
-    proofs: list[Callable[[bytes], bytes]] = [lambda secret: secret[:32], lambda secret: bytes(32), lambda secret: b""]
-    for proof in proofs:
-        _, taken = lost_in_a_turn(proof, b"\x08" + bytes(23), monkeypatch)
-        assert taken == b""
-
-
-def lost_in_a_turn(
-    proof: Callable[[bytes], bytes], answer: bytes, monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, bytes]:
-    """Have a turn that ends the worker, at a server that answers the secret with `proof`; return how many bytes a turn
-    has, and what it got of it."""
-    from harness.features.ray import cluster
-
-    monkeypatch.setattr(cluster, "VERDICT_SECONDS", 0.05)
-    given, taken, size = list[bytes](), list[bytes](), cluster.HEADER.size + 4
-
-    class Silent:
-        def remote(self, secret: bytes) -> Silent:
-            given.append(secret)
-            return self
-
-        def future(self) -> Future[None]:
-            return Future()
-
-    async def turn() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(32)
-            if proved := proof(given[0]):
-                writer.write(proved)
-                with suppress(OSError):
-                    taken.append(await reader.read(size))
-                writer.write(answer)
-            writer.close()
-
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            address = server.sockets[0].getsockname()
-            worker = cluster.RayWorker("w", SimpleNamespace(serve=Silent()), "node", address)
-            with pytest.raises(WorkerGone) as raised:
-                await worker.turn(b"sent", 0.01)
-            assert not raised.value.certain
-            await asyncio.sleep(0)
-
-    asyncio.run(turn())
-    return size, b"".join(taken)

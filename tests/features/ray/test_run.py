@@ -1,35 +1,69 @@
-"""The command `run` on workers in this process, with both benchmarks that ship and with other features."""
+"""The commands `run` and `resume` on workers in this process: what is in the files, what the endpoint got, and how
+workers share limits."""
 
 from __future__ import annotations
 
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
-from harness.engine import finish
-from harness.features.ray import scoring
-from tests.commands.test_commands import RESULTS
-from tests.features.ray.conftest import Place
+from harness.features.ray import crew
+from harness.features.ray.worker import LEASE_SECONDS
+from harness.store.log import sound_lines
+from tests.features.ray.conftest import Near, Place
 from tests.support.plugins import Commands
-from tests.support.scripted import baseline, serving
+from tests.support.scripted import Server, baseline, serving
+
+USERS = ("--demo", "--platform", "weibo", "--limit", "30", "--no-html", "--name", "r")
+RESULTS, RESPONSES = "inference_results_weibo.jsonl", "responses_weibo.jsonl"
+ON_TWO = ("--engine", "ray", "--workers", "2")
+
+
+def at(server: Server, *words: object) -> tuple[object, ...]:
+    return (
+        "run",
+        *USERS,
+        "--model",
+        "m",
+        "--api-url",
+        server.url,
+        *(words if "--concurrency" in words else ("--concurrency", "4", *words)),
+    )
+
+
+@pytest.fixture
+def local(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[bytes, Counter[bytes]]:
+    """The results and the requests of one process."""
+    with serving(baseline) as server:
+        Commands(tmp_path / "local", capsys)(*at(server))
+    return (tmp_path / "local" / "r" / RESULTS).read_bytes(), Counter(server.bodies)
+
+
+def saved(folder: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line.text) for line in sound_lines(folder / RESPONSES)]
+
+
+def numbers(report: Any) -> Any:
+    """A report without its times."""
+    del report["schedule"], report["run"]["created"]
+    return report
 
 
 @pytest.mark.parametrize("benchmark", ["streamprofile", "dailymobility"])
 def test_results_of_both_benchmarks_are_those_of_this_process(
-    benchmark: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    cluster: Place,
-    monkeypatch: pytest.MonkeyPatch,
+    benchmark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
-    """To the byte, over the embedded endpoint of each worker; the report too, whose shards workers score."""
-    for module in (finish, scoring):
-        monkeypatch.setattr(module, "SHARD_USERS", 2)
+    """To the byte, over the embedded endpoint of each worker; the report too."""
     folders = [tmp_path / "local", tmp_path / "workers"]
     model = "baseline/recency" if benchmark == "streamprofile" else "baseline/random-day"
     words = ["run", benchmark, "--demo", "--model", model, "--limit", "7", "--no-html", "--name", "r"]
-    for folder, more in zip(folders, ([], ["--engine", "ray", "--workers", "2", "--turn", "1"]), strict=True):
+    for folder, more in zip(folders, ([], ON_TWO), strict=True):
         Commands(folder, capsys)(*words, *more)
     assert len(cluster.workers) == 2
     written = [sorted(path.name for path in folder.glob("r/inference_results_*")) for folder in folders]
@@ -37,23 +71,228 @@ def test_results_of_both_benchmarks_are_those_of_this_process(
     for file in written[0]:
         assert (folders[0] / "r" / file).read_bytes() == (folders[1] / "r" / file).read_bytes() != b""
     for one, other in zip(*(sorted(folder.glob("r/eval_report_*.json")) for folder in folders), strict=True):
-        reports = [orjson.loads(path.read_bytes()) for path in (one, other)]
-        for report in reports:
-            del report["schedule"], report["run"]["created"]
-        assert reports[0] == reports[1]
+        assert numbers(orjson.loads(one.read_bytes())) == numbers(orjson.loads(other.read_bytes()))
 
 
-@pytest.mark.usefixtures("cluster")
-def test_workers_go_on_with_replies_of_another_run_that_they_did_not_receive(tmp_path: Path) -> None:
-    """And with those to their own requests; the results are those of a run without the other one."""
-    reuse = pytest.importorskip("tests.features.reuse.test_reuse")
+@pytest.mark.parametrize("certain", [True, False])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_lost_worker_costs_what_it_had_not_reported(
+    after: int,
+    certain: bool,
+    local: tuple[bytes, Counter[bytes]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cluster: Place,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice, and the log has it."""
+    monkeypatch.setattr(crew, "SHARE_SECONDS", 0.1)
+
+    def lose_first(number: int, worker: Near) -> None:
+        worker.certain = certain
+        worker.lost_after = after if number == 0 else None
+
+    cluster.change = lose_first
     with serving(baseline) as server:
-        case = reuse.Case(tmp_path, server)
-        case.run("first", "--limit", "1")
-        saved = len(server.bodies)
-        case.run("whole", "--limit", "2")
-        whole = len(server.bodies)
-        on_workers = ("--engine", "ray", "--turn", "1")
-        assert case.run("second", "--limit", "2", "--reuse", "first", *on_workers) == 0
-    assert len(server.bodies) == whole - saved
-    assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "whole" / RESULTS).read_bytes()
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    results, requests = local
+    assert len(cluster.workers) == 3
+    assert (tmp_path / "r" / RESULTS).read_bytes() == results
+    replies = Counter((one["user_id"], one["request"], one["nth"]) for one in saved(tmp_path / "r"))
+    assert set(replies.values()) == {1} and len(replies) == requests.total()
+    assert set(server.bodies) == set(requests)
+    log = [orjson.loads(line.text) for line in sound_lines(tmp_path / "r" / "run_weibo.log")]
+    assert [event["detail"] for event in log if event["what"] == "worker"] == ["worker 0 is lost: it was to be lost"]
+
+
+def test_workers_that_are_lost_again_and_again_stop_the_run(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """With exit code 4 and one sentence; `resume` without Ray goes on."""
+
+    def lose_all(number: int, worker: Near) -> None:
+        worker.lost_after = 1
+
+    cluster.change = lose_all
+    commands = Commands(tmp_path, capsys)
+    with serving(baseline) as server:
+        assert "workers were lost" in commands(*at(server), *ON_TWO, code=4)
+        commands("resume", "--name", "r", "--no-html")
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--hedge", "3"),
+        ("--durability", "power"),
+        ("--concurrency", "auto", "--rpm", "60000"),
+        ("--estimate", "--yes"),
+        ("--part", "1/2"),
+    ],
+)
+def test_options_of_one_process_are_those_of_workers(
+    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """As many requests, the same results, counts and cost."""
+    found = []
+    for name, engine in (("local", ()), ("workers", ON_TWO)):
+        with serving(baseline) as server:
+            Commands(tmp_path / name, capsys)(*at(server), *more, *engine)
+        [results] = (tmp_path / name).glob(f"*/{RESULTS}")
+        manifest = orjson.loads((results.parent / "run_weibo.json").read_bytes())
+        found.append((len(server.bodies), results.read_bytes(), manifest["counts"], manifest["cost"]))
+    assert found[0] == found[1]
+
+
+def test_models_of_one_command_share_workers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Each has its own run, with the results of one process."""
+    with serving(baseline) as server:
+        words = ["run", *USERS[:-2], "--model", "m1", "--model", "m2", "--api-url", server.url]
+        for name, engine in (("local", ()), ("workers", ON_TWO)):
+            Commands(tmp_path / name, capsys)(*words, *engine)
+    for model in ("m1", "m2"):
+        results = [(tmp_path / name / model / RESULTS).read_bytes() for name in ("local", "workers")]
+        assert results[0] == results[1] != b""
+
+
+def test_worker_that_was_stopped_asks_before_it_sends(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """It wakes within a turn whose lease is over: no request goes out before the driver's next turn."""
+    now, asleep, begun = [0.0], list[int](), list[int]()
+
+    def stopped(body: dict[str, Any]) -> tuple[int, bytes]:
+        if len(server.bodies) % 10 == 0:
+            now[0] += LEASE_SECONDS
+            asleep.append(len(server.bodies))
+        return baseline(body)
+
+    def watch(number: int, worker: Near) -> None:
+        turn = worker.turn
+
+        async def noted(part: Any, order: Any) -> Any:
+            begun.append(len(server.bodies))
+            return await turn(part, order)
+
+        worker.turn = noted  # type: ignore[method-assign]
+        worker.player._clock = lambda: now[0]
+
+    cluster.change = watch
+    with serving(stopped) as server:
+        Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
+    assert len(asleep) > 10 and set(asleep) <= set(begun)
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+
+
+def test_signal_saves_what_is_answered(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """On all workers: exit code 130, and `resume` without Ray requests the rest alone."""
+
+    def interrupting(body: dict[str, Any]) -> tuple[int, bytes]:
+        if len(server.bodies) == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+        return baseline(body)
+
+    commands = Commands(tmp_path, capsys)
+    with serving(interrupting) as server:
+        commands(*at(server), *ON_TWO, code=130)
+        assert len(server.bodies) == len(saved(tmp_path / "r")) < local[1].total()
+        commands("resume", "--name", "r", "--no-html")
+    assert Counter(server.bodies) == local[1]
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+
+
+def test_engines_take_turns_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place) -> None:
+    """Workers, one process, workers: three sessions of two repeats, and each request is paid once."""
+    words = ("--repeats", "2", "--temperature", "0.5")
+    with serving(baseline) as server:
+        Commands(tmp_path / "local", capsys)(*at(server, *words))
+    requests = Counter(server.bodies)
+    commands = Commands(tmp_path, capsys)
+    with serving(baseline) as server:
+        few = [*at(server, *words)]
+        few[few.index("30")] = "10"
+        commands(*few, *ON_TWO)
+        few[few.index("10")] = "20"
+        commands(*few)
+        commands(*at(server, *words), *ON_TWO)
+    assert Counter(server.bodies) == requests
+    assert (tmp_path / "r" / RESULTS).read_bytes() == (tmp_path / "local" / "r" / RESULTS).read_bytes()
+
+
+def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place) -> None:
+    """While workers end, are lost and start: the sum of what they may have in flight is never above it, and reaches
+    it."""
+    sums = set[int]()
+
+    def watch(number: int, worker: Near) -> None:
+        turn = worker.turn
+
+        async def noted(part: Any, order: Any) -> Any:
+            allowed[number] = order.slots
+            sums.add(sum(allowed.values()))
+            try:
+                report = await turn(part, order)
+            except Exception:
+                allowed[number] = 0
+                raise
+            allowed[number] = 0 if report.ended or report.snapshot is None else max(order.slots, report.in_flight)
+            return report
+
+        worker.lost_after = 3 if number < 2 else None
+        worker.turn = noted  # type: ignore[method-assign]
+
+    allowed: dict[int, int] = {}
+    cluster.change = watch
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "3")
+    assert max(sums) == 4
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_worker_without_a_way_to_the_endpoint(
+    others: int, local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Its users are played by others, and the log names it; alone it stops the run, as one process does."""
+
+    def cut_off(number: int, worker: Near) -> None:
+        if number == 0:
+            plan = worker.player.plans[0]
+            [address] = plan.way.found.addresses if plan.way.found else ()
+            found = replace(plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),))  # type: ignore[type-var]
+            worker.player.plans = [plan._replace(way=replace(plan.way, found=found))]
+
+    cluster.change = cut_off
+    commands = Commands(tmp_path, capsys)
+    with serving(baseline) as server:
+        commands(*at(server), "--engine", "ray", "--workers", 1 + others, code=0 if others else 3)
+    if others:
+        assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+        log = [orjson.loads(line.text) for line in sound_lines(tmp_path / "r" / "run_weibo.log")]
+        [detail] = [event["detail"] for event in log if event["what"] == "worker"]
+        assert detail.startswith("worker 0 gets no users for 30 s: ")
+
+
+def test_budget_holds_over_all_workers_and_loses_nothing(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Each reply takes 1,020 tokens. What was answered is saved, and more of the budget ends the run without a second
+    request for any of it."""
+    commands, requests = Commands(tmp_path, capsys), local[1].total()
+
+    def dear(body: dict[str, Any]) -> tuple[int, bytes]:
+        status, reply = baseline(body)
+        usage = {"prompt_tokens": 1000, "completion_tokens": 20}
+        return status, orjson.dumps(orjson.loads(reply) | {"usage": usage})
+
+    with serving(dear) as server:
+        commands(*at(server, "--max-tokens", "20", "--budget", "40ktok"), *ON_TWO, code=5)
+        sent = len(server.bodies)
+        assert 30_000 < 1020 * sent <= 40_000 and sent == len(saved(tmp_path / "r")) < requests
+        assert "the budget of 40000 tokens is reached" in commands.err + commands.out
+        commands("resume", "--name", "r", "--budget", "10Mtok", "--no-html", *ON_TWO)
+    assert set(Counter(server.bodies).values()) == {1} and len(server.bodies) == requests

@@ -1,0 +1,264 @@
+"""A worker: it plays one part after another, each with a local engine of its own. It knows no Ray.
+
+The event loop runs only within a turn, which the driver asks for. So a worker that the driver does not reach sends
+nothing, and each report is exact. A turn's permission to send ends `LEASE_SECONDS` after its begin: a process that was
+stopped, and wakes within an old turn, waits for the driver's next one before it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from harness.analysis.saved_runs import SavedRun
+from harness.commands.parser import Interface, shape
+from harness.config import origin
+from harness.config.plan import Plan, Terms, sampling_again
+from harness.endpoint.transport import Received, Transport
+from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets
+from harness.engine.extension import Extension
+from harness.engine.lane import Lane
+from harness.engine.local import Signals
+from harness.engine.opening import open_sessions
+from harness.engine.session import play
+from harness.errors import HarnessError, MachineError, RunStopped
+from harness.feature import counts, extensions, function
+from harness.features.ray.messages import LOGS, PartEnd, SentPart, TurnOrder, TurnReport, WorkerPlan
+from harness.model import Snapshots
+from harness.store.files import RunFiles
+
+LEASE_SECONDS = 10.0
+"""How long a worker lives, and may send, without a new turn."""
+DRIVERS_EVENTS = tuple(b'"what":"%b"' % name for name in (b"concurrency", b"stopping", b"progress", b"no_answer"))
+"""Lines of the log that the driver writes itself, about all workers."""
+STOPPED = 130
+
+
+class Player:
+    """Plays parts of `plans` by turns in a loop. `contents` are files by SHA-256; `clock` is in seconds, monotonic."""
+
+    def __init__(
+        self,
+        plans: Sequence[WorkerPlan],
+        contents: Mapping[str, bytes],
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plans = plans
+        self.contents = contents
+        self.loop = loop
+        self.engine: PartEngine | None = None
+        self._clock = clock
+        self._in_turn = False
+        self._lease_ends = float("inf")
+        self._renewed = asyncio.Event()
+
+    def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
+        """Play for a turn, a new `part` if there is one."""
+        self._in_turn, self._lease_ends = True, self._clock() + LEASE_SECONDS
+        self._renewed.set()
+        self._renewed = asyncio.Event()
+        try:
+            if part is not None:
+                self.engine = PartEngine(self, self.plans[part.plan], part)
+            report = self.engine.turn(order) if self.engine else TurnReport()
+            if self.engine and report.ended:
+                self.engine.close()
+                self.engine = None
+            return report
+        finally:
+            self._in_turn, self._lease_ends = False, self._clock() + LEASE_SECONDS
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return whether the driver has asked for no turn for too long, after the first one."""
+        return not self._in_turn and self._clock() >= self._lease_ends
+
+    async def permission(self) -> None:
+        """Return once a request may be sent: at once, or in the next turn."""
+        while self._clock() >= self._lease_ends:
+            await self._renewed.wait()
+
+
+class PermittedTransport:
+    """A transport that sends with its worker's permission alone."""
+
+    def __init__(self, transport: Transport, player: Player) -> None:
+        self._transport, self._player = transport, player
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        await self._player.permission()
+        return await self._transport.send(body, user)
+
+
+class PartEngine(Extension):
+    """The local engine of one part, in a folder of its own."""
+
+    def __init__(self, player: Player, plan: WorkerPlan, part: SentPart) -> None:
+        self._player, self._plan, self._part = player, plan, part
+        self._held = ExitStack()
+        folder = Path(self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)))
+        self._tasks, self._results = folder / "tasks", folder / "results"
+        self._files = {subset: RunFiles(self._results / plan.name, subset) for subset in part.subsets}
+        self._sent = {(subset, log): len(share.logs[log]) for subset, share in part.subsets.items() for log in LOGS}
+        self._lane: Lane | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._order = TurnOrder(0.0, plan.tuning, 0)
+        self._share: tuple[int, Any] = (-1, None)
+        self._replies = 0
+
+    def close(self) -> None:
+        self._held.close()
+
+    def turn(self, order: TurnOrder) -> TurnReport:
+        try:
+            if self._task is None:
+                self._order = order
+                self._open()
+            self._player.loop.run_until_complete(self._played(order))
+        except HarnessError as error:
+            return TurnReport(ended=PartEnd(error))
+        return self._report()
+
+    async def _played(self, order: TurnOrder) -> None:
+        if self._lane:
+            self._obey(self._lane, order)
+        if self._task:
+            await asyncio.wait({self._task}, timeout=order.seconds)
+
+    def _open(self) -> None:
+        """Open the part's runs and begin to play them; their loop runs in turns."""
+        plan = self._written()
+        options = Interface("resume", shape("resume")).made({}, {})
+        switched_on = [*extensions(options, [share.manifest for share in self._part.subsets.values()]), self]
+        for extension in switched_on:
+            extension.check([plan])
+        for extension in switched_on:
+            extension.begin([plan], self._held, print)
+        sessions: Sequence[Any]
+        sessions, _ = open_sessions([plan], self._held, lambda event: None, switched_on)
+        for extension in switched_on:
+            sessions = extension.before(sessions, lambda alone: None, print)
+        if sessions[0].unfinished:
+            play(sessions, switched_on, print, lambda: nullcontext(_unseen), False, self._begin)
+
+    def _begin(self, playing: Any) -> None:
+        self._task = self._player.loop.create_task(playing(Signals()))
+
+    def _written(self) -> Plan:
+        """Write the part's files as those of a run of this machine's own; return the plan that resumes it."""
+        plan, contents = self._plan, self._player.contents
+        data = {self._tasks / path: contents[digest] for path, digest in plan.data.items()}
+        data |= {self._results / plan.name / path: contents[digest] for path, digest in plan.kept.items()}
+        for subset, share in self._part.subsets.items():
+            data[self._tasks / share.tasks_path] = share.tasks
+            data |= {getattr(self._files[subset], log): lines for log, lines in share.logs.items()}
+        for path, content in data.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        for subset, share in self._part.subsets.items():
+            share.manifest.provenance["origin"] = origin.seal(share.manifest, os.environ)
+            share.manifest.save(self._files[subset].manifest)
+        subset, share = next(iter(self._part.subsets.items()))
+        whole = Plan(
+            name=plan.name,
+            benchmark=SavedRun(self._files[subset], share.manifest).benchmark(self._tasks),
+            sampling=sampling_again(share.manifest),
+            tasks={subset: self._tasks / share.tasks_path for subset, share in self._part.subsets.items()},
+            results=self._results,
+            way=plan.way,
+            tuning=plan.tuning,
+            selection=share.manifest.selection,
+            terms=Terms(allow_invalid=plan.allow_invalid, earlier=share.manifest),
+        )
+        admit_sockets(*sockets([whole]))  # for all of the account's requests, which may become this worker's
+        return replace(whole, tuning=self._order.tuning)
+
+    def joining(self, lane: Lane) -> None:
+        self._lane, caller = lane, lane.caller
+        caller.transport = PermittedTransport(caller.transport, self._player)
+        if question := caller.question:
+            caller.question = replace(question, transport=PermittedTransport(question.transport, self._player))
+        self._counted = {run.subset: counts(run.manifest) for run in lane.runs}
+        self._obey(lane, self._order)
+
+    def _obey(self, lane: Lane, order: TurnOrder) -> None:
+        """Have the limits of an order, and stop if it says so."""
+        slots, tuning, before = lane.caller.limiter.slots, order.tuning, self._order.tuning
+        share = order.slots, replace(tuning, start=1, wait=0.0)  # what is found or awaited is this engine's own
+        if share != self._share:
+            self._share = share
+            limits = {"ceiling": order.slots} if tuning.concurrency is None else {"concurrency": order.slots}
+            slots.control = control_of(replace(tuning, **limits), slots.limit or tuning.start)  # type: ignore[arg-type]
+        if (tuning.rpm, tuning.tpm) != (before.rpm, before.tpm):
+            slots.rates = rates_of(tuning)
+        if order.loan is not None:
+            function("lend")(lane.caller.allowance, order.loan)
+        if order.grace is not None:
+            lane.stop(RunStopped(STOPPED), order.grace)
+        self._order = order
+        slots.pump()
+        slots.wake()
+
+    def _report(self) -> TurnReport:
+        ended = self._ended() if self._task is None or self._task.done() else None
+        report = TurnReport({place: lines for place in self._sent if (lines := self._appended(*place))}, ended=ended)
+        if (lane := self._lane) is None:
+            return report
+        caller, slots, new = lane.caller, lane.caller.limiter.slots, lane.caller.traffic.successes - self._replies
+        self._replies += new
+        taken, reserved = (
+            function("taken")(caller.allowance) if self._order.loan is not None else (Decimal(0), Decimal(0))
+        )
+        return report._replace(
+            latencies=caller.latency.seconds[-new:].tolist() if new else (),
+            snapshot=lane.snapshot(),
+            limit=slots.limit,
+            in_flight=slots.in_flight,
+            replies=self._replies,
+            taken=taken,
+            reserved=reserved,
+        )
+
+    def _appended(self, subset: str, log: str) -> bytes:
+        """Return the whole lines that were appended to a log since the last call."""
+        with open(getattr(self._files[subset], log), "rb") as file:
+            file.seek(self._sent[subset, log])
+            lines = file.read()
+        self._sent[subset, log] += len(lines)
+        if log != "events":
+            return lines
+        return b"".join([line for line in lines.splitlines(True) if not any(name in line for name in DRIVERS_EVENTS)])
+
+    def _ended(self) -> PartEnd:
+        error: HarnessError | None = None
+        try:
+            if self._task:
+                self._task.result()
+        except HarnessError as raised:
+            error = raised
+        except Exception as unforeseen:
+            error = MachineError(f"a worker failed: {''.join(traceback.format_exception(unforeseen))}")
+        if (lane := self._lane) is None:
+            return PartEnd(error)
+        error = error or lane.ending
+        return PartEnd(
+            error,
+            lane.runs[0].manifest.provenance["quirks"],
+            {run.subset: run.diverged for run in lane.runs},
+            {run.subset: run.warnings for run in lane.runs},
+            {run.subset: counts(run.manifest) - self._counted[run.subset] for run in lane.runs},
+        )
+
+
+def _unseen(snapshots: Snapshots) -> None:
+    """Show nothing: the driver asks for snapshots."""
