@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct, to_builtins
@@ -254,29 +253,12 @@ class RunUsage:
             self.unknown_completions += 1
             self.unknown_completion += len(completion.text.encode()) if completion.reasoning_tokens else completion.size
 
-    @classmethod
-    def total(cls, counts: Sequence[Sequence[int]]) -> RunUsage:
-        """Return what several have counted, of their `counts`."""
-        made = cls(*map(sum, zip(*counts, strict=True)))
-        made.longest = max(each[LONGEST] for each in counts)
-        return made
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Return all counts in order."""
-        return COUNTS(self)
-
     def merge(self, other: RunUsage) -> None:
         """Count what another has counted."""
         longest = max(self.longest, other.longest)
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.longest = longest
-
-
-COUNTS = attrgetter(*RunUsage.__slots__)
-PROMPT, COMPLETION, LONGEST = map(RunUsage.__slots__.index, ("prompt_tokens", "completion_tokens", "longest"))
-"""Places among the `counts`."""
 
 
 class Money(NamedTuple):

@@ -58,11 +58,11 @@ class ReportScores:
         if position is None or not self._drawn[position]:
             return record
         if (known := self._facts.get(record.key)) is None:
-            known = self._facts_of(position)
+            known = self._task_facts(position)
         with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
             return Record(record.key, benchmark.scoring.with_task(record.data, known))
 
-    def _facts_of(self, position: int) -> Any:
+    def _task_facts(self, position: int) -> Any:
         """Return what a report needs of a task: its `facts`, or all of it."""
         benchmark, line, where = self._scorer.benchmark, self._index.read(position), self._index.where(position)
         task = tasks.parse(benchmark, line, where, self._scorer.subset)

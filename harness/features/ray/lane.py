@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # a circle of types alone
 PARTS_A_WORKER, USERS_A_SLOT, USERS_MOST = 4, 2, 2000
 """Parts are so many for each worker, but no more than leave this many users for each request in flight, and none has
 much more users than the last."""
-WARNINGS = 3
+WARNINGS, SHOWN_SECONDS = 3, 0.8
 STOP_SECONDS = 3.0
 """Beyond the grace of a stopping lane: until the workers have reported what was answered."""
 TRAFFIC = ("requests", "retries", "prompt_tokens", "completion_tokens")
@@ -94,6 +94,7 @@ class LaneOfParts(Lane):
         self._done = Counter[str]()
         self._live: Sequence[Snapshot] = ()
         self._last: Snapshot | None = None
+        self._shown_at = float("-inf")
 
     @property
     def slots(self) -> Slots:
@@ -161,14 +162,14 @@ class LaneOfParts(Lane):
 
     async def _flush(self) -> None:
         """Find out what the files hold now."""
-        self._last = last = self.snapshot()
-        self.over = True  # nothing is logged while the logs are opened again
+        self._last = last = self._snapshot()
+        self.over = True  # nothing is logged while the logs are opened again, and the last snapshot is shown
         for run, shown in zip(self.runs, last.subsets, strict=True):
             await anyio.to_thread.run_sync(run.store.open_logs, run.index)
             await run.scores.advance()
             run.scores.figures, run.scores.users = shown.scores, shown.scored_users
-        self._last = None
         await super()._flush()
+        self._last = self._snapshot()
 
     # What its workers report
 
@@ -223,8 +224,12 @@ class LaneOfParts(Lane):
             self.slots.control.limit = max(1, sum([report.limit for report in reports]))
 
     def snapshot(self) -> Snapshot:
-        if self._last:
-            return self._last
+        """Return what reports show, which come once a second: so one of that age is good enough."""
+        if not self._last or not (self.over or anyio.current_time() - self._shown_at < SHOWN_SECONDS):
+            self._last, self._shown_at = self._snapshot(), anyio.current_time()
+        return self._last
+
+    def _snapshot(self) -> Snapshot:
         live, stopping = self._live, str(self.ending) if self.ending else None
         base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over)
         warnings = {one.text: one for snapshot in (base, *live) for one in snapshot.warnings}

@@ -70,6 +70,8 @@ class Near:
             self.player.engine.close()
 
     async def _cancel_all(self) -> None:
+        for _ in range(5):  # a task that is cancelled before it begins leaves a warning
+            await asyncio.sleep(0)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

@@ -291,7 +291,7 @@ def test_lost_raylet_keeps_its_slots_until_its_workers_end(play: Commands, wante
 
 def test_late_machine_takes_part(play: Commands, wanted: Wanted, tmp_path: Path) -> None:
     """Its worker is there long after the others have begun."""
-    with endpoint("--latency", "3") as url, cluster(1) as raylets:
+    with endpoint("--latency", "2") as url, cluster(1) as raylets:
         process = play(CHAINS, url, *on(raylets))
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(LATE_SECONDS)
