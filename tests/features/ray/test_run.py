@@ -183,7 +183,8 @@ def test_worker_that_was_stopped_asks_before_it_sends(
     cluster.change = watch
     with serving(stopped) as server:
         Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
-    assert len(asleep) > 10 and set(asleep) <= set(begun)
+    on_its_way = {count + 1 for count in begun}  # the turn began between the request and its arrival
+    assert len(asleep) > 10 and set(asleep) <= {*begun, *on_its_way}
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
