@@ -303,14 +303,19 @@ def test_aiohttp_has_no_upper_bound() -> None:
     assert [package for package in wanted if package.startswith("aiohttp") and "<" in package] == []
 
 
-def tcp_timers() -> list[tuple[int, tuple[str, int]]]:
-    """The local port of each connection over IPv4, the kind of its timer, and the seconds until it fires."""
+ESTABLISHED, KEEPALIVE = "01", "02"
+"""The kernel's numbers of a connection's state, and of its timer."""
+
+
+def timer_of(local: int, remote: int) -> tuple[str, int]:
+    """Return the kind of the timer of an open connection over IPv4 between two ports, and the seconds until it fires."""
     ticks = os.sysconf("SC_CLK_TCK")
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return [
-        (int(line[1].split(":")[1], 16), (line[5].split(":")[0], int(line[5].split(":")[1], 16) // ticks))
-        for line in lines
-    ]
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, *ends, state, _, timer, _ = line.split(maxsplit=6)
+        if state == ESTABLISHED and [int(end.split(":")[1], 16) for end in ends] == [local, remote]:
+            kind, jiffies = timer.split(":")
+            return kind, int(jiffies, 16) // ticks
+    raise LookupError("no such connection")
 
 
 @pytest.mark.anyio
@@ -321,8 +326,8 @@ async def test_silent_connection_is_probed_after_a_minute() -> None:
 
     async def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        client = writer.get_extra_info("peername")[1]
-        timers.extend(timer for port, timer in tcp_timers() if port == client)
+        client, server = (writer.get_extra_info(name)[1] for name in ("peername", "sockname"))
+        timers.append(timer_of(client, server))
         writer.close()
 
     listener = await asyncio.start_server(look, "127.0.0.1", 0)
@@ -331,5 +336,5 @@ async def test_silent_connection_is_probed_after_a_minute() -> None:
         with pytest.raises(TransportFault):
             await client.send(b"{}")
     listener.close()
-    keepalive = "02"
-    assert [kind for kind, _ in timers] == [keepalive] and 30 <= timers[0][1] <= 60
+    [(kind, seconds)] = timers
+    assert kind == KEEPALIVE and 30 <= seconds <= 60
