@@ -308,7 +308,7 @@ ESTABLISHED, KEEPALIVE = "01", "02"
 
 
 def timer_of(local: int, remote: int) -> tuple[str, int]:
-    """Return the kind of the timer of an open connection over IPv4 between two ports, and the seconds until it fires."""
+    """Return the kind of the timer of an open IPv4 connection between two ports, and the seconds until it fires."""
     ticks = os.sysconf("SC_CLK_TCK")
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, *ends, state, _, timer, _ = line.split(maxsplit=6)
