@@ -90,6 +90,10 @@ class Embedded:
 
     async def close(self) -> None:
         """Stop listening and drop the requests in flight."""
+        for site in tuple(self.runner.sites):
+            await site.stop()
+        for _ in range(3):  # until the server knows of a connection that the loop is just accepting
+            await asyncio.sleep(0)
         await self.runner.cleanup()
 
 
