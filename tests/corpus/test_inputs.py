@@ -50,7 +50,7 @@ def test_a_wrong_value_in_any_field_is_refused_with_its_place_or_means_something
     taken = []
     for case in tasks.odd(field):
         put(TASKS, tasks.GOOD + case.content)
-        if command("sample", "--ratio", "1", "--platform", "weibo") == 0:
+        if command("sample", "--ratio", "1", "--platform", "weibo", "--force") == 0:
             taken.append(case.content)
             continue
         assert f"{TASKS}, line 2" in command.said, case.name
