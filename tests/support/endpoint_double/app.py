@@ -276,6 +276,8 @@ class _Endpoint:
             await asyncio.Event().wait()
         if fault == faults.RESET_BODY:
             return wire.reset(request, response)
+        if fault in (faults.STREAM_CUT, faults.TRUNCATED) and request.transport is not None:
+            request.transport.close()  # before the last chunk: a body that ends in due form is whole
         if fault not in faults.WITHIN_STREAMS:
             self._counts["completed"] += 1
             self._counts["streamed"] += 1
