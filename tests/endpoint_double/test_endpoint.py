@@ -578,7 +578,7 @@ def test_what_is_written_at_once_ends_anywhere() -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("kind", ["stream-cut", "stream-error", "truncated"])
 async def test_stream_that_ends_too_soon(kind: str) -> None:
-    """Part of the text arrives, no finish reason and no [DONE]; an error is the last event, a cut breaks the body off."""
+    """Part of the text arrives, no finish reason, no [DONE]; an error is the last event, a cut breaks the body off."""
     found, broken = b"", False
     async with session_with(always(kind)) as (endpoint, session):
         async with session.post(f"{endpoint.url}/chat/completions", data=chat(stream=True)) as response:
