@@ -170,7 +170,7 @@ def made(folder: Path) -> dict[str, bytes]:
         more = ("--resamples", RESAMPLES, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder))
         _, found[f"{name}.txt"] = command("compare", *words, *more)
         book = folder / "compared.xlsx"
-        codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book))
+        codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book), "--force")
         found[f"{name}.xlsx.json"] = _dumped({"compared": sheets(book)})
     for name in ("spoilt", "agent"):
         codes[f"verify {name}"], _ = command("verify", "--name", name, "--results-dir", str(folder))

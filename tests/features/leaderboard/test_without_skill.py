@@ -230,7 +230,8 @@ def test_tables_for_papers_mark_and_show_what_ranks(results: Path, capsys: Told)
     assert len(found) == 2
     for of in found.values():
         assert [run for run, cell in of.items() if "textbf" in cell] == ["oracle-10"]
-        assert re.fullmatch(r"[12]\d\.\d\d \(100\.00\)", of["whole-pool"]) and re.fullmatch(r"\d\d\.\d\d(?: ± \d\.\d\d)?", of["chance"])
+        assert re.fullmatch(r"[12]\d\.\d\d \(100\.00\)", of["whole-pool"])
+        assert re.fullmatch(r"\d\d\.\d\d(?: ± \d\.\d\d)?", of["chance"])
     for form in ("markdown", "table"):
         text = output(capsys, "stats", "--format", form, *where, *(("--out", str(results / "excel"))))
         assert len(re.findall(r"[12]\d\.\d\d \(100\.00\)", text)) >= 6
