@@ -7,7 +7,6 @@ import pickle
 import pytest
 
 from harness.errors import AgentFailed, BadInput, EndpointStopped, GaveUp, HarnessError, RunStopped, TransportFault
-from harness.features.budget import BudgetReached
 
 
 @pytest.mark.parametrize(
@@ -15,7 +14,6 @@ from harness.features.budget import BudgetReached
     [
         AgentFailed("agent_error", "no"),
         BadInput("one", "two"),
-        BudgetReached("the budget is reached"),
         EndpointStopped("no answer"),
         GaveUp("persistent_error", "http_503", 3),
         RunStopped(143),
