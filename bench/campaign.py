@@ -15,6 +15,7 @@ switched on, drawn from `FEATURES`; its cost is counted again, of its saved repl
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shlex
@@ -202,9 +203,9 @@ def drawn(subject: Subject, rng: random.Random) -> list[str]:
     return sorted(found)
 
 
-def providers(subject: Subject, url: str, path: Path) -> Path:
-    """A providers file with prices of the subject's models."""
-    lines = [f"[providers.{PROVIDER}]", f'base_url = "{url}"']
+def providers(subject: Subject, urls: Sequence[str], path: Path) -> Path:
+    """A providers file with prices of the subject's models at these addresses."""
+    lines = [f"[providers.{PROVIDER}]", f"base_url = {json.dumps(urls)}"]
     for model in subject.models:
         lines += [
             f'[providers.{PROVIDER}.prices."{model}"]',
@@ -226,11 +227,13 @@ class Disturbed:
         self._seen, self._unsaved, self._lives = Seen(), 0, 0
         stream, durability = rng.choice(("on", "off")), rng.choice(("process", "power"))
         self._features = drawn(subject, rng)
+        other_name = url.replace("127.0.0.1", "localhost")
+        urls = [url, other_name] if "replicas" in self._features else [url]
         places = {
-            "other_name": url.replace("127.0.0.1", "localhost"),
+            "other_name": other_name,
             "undisturbed": results_of(subject, campaign.folder) / subject.run_of(subject.models[0]),
         }
-        self._providers = ("--providers", str(providers(subject, url, campaign.folder / f"{self._number}.toml")))
+        self._providers = ("--providers", str(providers(subject, urls, campaign.folder / f"{self._number}.toml")))
         self._options = (
             *(*subject.words, "--stream", stream, "--durability", durability, "--timeout", campaign.timeout),
             *("--provider", PROVIDER, *self._providers),

@@ -52,7 +52,8 @@ def look(folder: Path) -> Seen:
     seen = Seen()
     for files in runs(folder):
         _look_at(files, seen)
-        seen.torn += sum(1 for path in files.folder.glob(f"*_{files.subset}.*.torn") for _ in path.open("rb"))
+        torn = files.folder.glob(f"*_{files.subset}.*.torn")
+        seen.torn += sum(len(path.read_bytes().splitlines()) for path in torn)
     return seen
 
 

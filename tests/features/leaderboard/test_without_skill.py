@@ -178,6 +178,16 @@ def metrics(names: Sequence[str]) -> list[str]:
     return [word for name in names for word in ("--metric", name)]
 
 
+def honest_in_front(metric: str, runs: dict[str, JSON]) -> set[str]:
+    """The honest runs whose figure, as shown, is the best of the column. Silence makes the fewest errors and has no
+    place, and no other run is called the best instead."""
+    shown = {
+        run: round(of["value"] if of["ranked_value"] is None else of["ranked_value"], 4) for run, of in runs.items()
+    }
+    front = (min if "Error" in metric else max)(shown.values())
+    return {run for run in HONEST if shown[run] == front}
+
+
 @pytest.mark.slow
 def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results: Path, capsys: Told) -> None:
     """In JSON and CSV alike: places, ranks, and the order of the figures that rank."""
@@ -188,7 +198,7 @@ def test_no_strategy_without_skill_is_best_or_ranks_before_an_honest_one(results
     for metric in (*HEADLINE, *FURTHER):
         runs = {run: of["weibo"] for run, of in found[metric].items()}
         best = {run for run, of in runs.items() if of["place"] == "best"}
-        assert best and best <= set(HONEST), (metric, best)
+        assert best == honest_in_front(metric, runs), metric
         assert metric in FURTHER or best == {"oracle-10"}
         assert all(runs[run]["place"] is None for run in SCRIPTS if metric in FURTHER or run not in BASELINES)
         assert {line["run"] for line in lines if (line["metric"], line["place"]) == (metric, "best")} == best
@@ -233,9 +243,10 @@ def test_tables_for_papers_mark_and_show_what_ranks(results: Path, capsys: Told)
         assert re.fullmatch(r"[12]\d\.\d\d \(100\.00\)", of["whole-pool"])
         assert re.fullmatch(r"\d\d\.\d\d(?: ± \d\.\d\d)?", of["chance"])
     for form in ("markdown", "table"):
-        text = output(capsys, "stats", "--format", form, *where, *(("--out", str(results / "excel"))))
+        text = output(capsys, "stats", "--format", form, *where)
         assert len(re.findall(r"[12]\d\.\d\d \(100\.00\)", text)) >= 6
         assert not re.search(r"(?<!\()100\.00", text)
+    output(capsys, "stats", "--excel", "--out", str(results / "excel"), *where)
     for metric in HEADLINE:
         of = sheets(results / "excel" / f"{metric}.xlsx")[metric]
         assert max(cell for cell in of[: of.index("pool-twice")] if isinstance(cell, float)) < 95
