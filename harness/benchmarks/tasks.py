@@ -22,8 +22,12 @@ from harness.model import JSON, Where
 T = TypeVar("T")
 
 STEPS_MOST = 1_000_000
-ZEROS, MANY_DIGITS = bytes.maketrans(b"123456789", b"000000000"), 19 * b"0"
-"""All digits become zeros, of which a whole number beyond 64 bits has so many: found without decoding a line twice."""
+ZEROS = bytes.maketrans(b"123456789", b"000000000")
+"""All digits become zeros: a whole number beyond 64 bits is found without decoding a line twice."""
+LEAST_DIGITS = 19
+"""That a whole number beyond 64 bits has."""
+SAMPLED = 6
+"""Every sixth byte of such a number is at least `LEAST_DIGITS // SAMPLED` digits in a row, which few lines have."""
 TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -129,7 +133,8 @@ def decoded(line: bytes, where: Where) -> JSON:
         raise BadInput(f"{where}: expected a JSON object, got {got}") from None
     if type(data) is not dict:
         raise BadInput(f"{where}: expected a JSON object, got {kind_of(data)}")
-    if MANY_DIGITS in line.translate(ZEROS) and (found := _too_large(line)):
+    many_digits = LEAST_DIGITS // SAMPLED * b"0" in line[::SAMPLED].translate(ZEROS)
+    if many_digits and (found := _too_large(line)):
         field, number = found
         raise BadInput(
             f"{where}: field {field}: expected a whole number of at most 64 bits, or text, got {in_brief(number)}"

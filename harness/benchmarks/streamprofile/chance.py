@@ -60,18 +60,17 @@ def drawn(urns: Sequence[Urn]) -> Array:
     """
     seeds = np.array([one[0] for one in urns], dtype=np.uint64)
     pool, asked, *inside, new, kept, either = _columns(urns)
-    shape = DRAWS, len(urns)
-    left, kinds = np.broadcast_to(pool, shape).copy(), [np.broadcast_to(kind, shape).copy() for kind in inside]
+    # The tags that are left of the first kind, of the first two, and of all three: a draw below such a bound lowers it.
+    bounds = np.cumsum(inside, axis=0)
+    left = [np.broadcast_to(bound, (DRAWS, len(urns))).copy() for bound in bounds]
     for number in range(int(asked.max())):
-        at = _uniform(seeds, number) * left
-        taken = (number < asked) & (left > 0)
-        for kind in kinds:
-            hit = taken & (at >= 0) & (at < kind)
-            at = np.where(hit, -1.0, at - kind)
-            kind -= hit
-        left -= taken
-    only_new, only_kept, both = (whole - kind for whole, kind in zip(inside, kinds, strict=True))
-    hits = only_new + only_kept + both
+        tags = np.maximum(pool - number, 0)
+        position = _uniform(seeds, number) * tags
+        position[:, number >= asked] = np.inf
+        for bound in left:
+            bound -= position < bound
+    first, first_two, hits = (bound - rest for bound, rest in zip(bounds, left, strict=True))
+    only_new, only_kept, both = first, first_two - first, hits - first_two
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = [hits / asked, hits / either, (only_new + both) / new, (only_kept + both) / kept]
     return np.stack(shares, axis=2)

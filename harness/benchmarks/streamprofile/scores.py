@@ -243,24 +243,33 @@ class _StepTable:
     def _chance(self, users: int) -> Array:
         """Return the columns of the `chance` parts: what random answers have, and the variances of means of draws."""
         columns = 2 + len(GAINS) + 4 * len(TRANSFER)
-        found, steps = np.full((users, columns), np.nan), [at for at, one in enumerate(self.urns) if one]
-        if steps:
-            whose, place = np.unique(self.user[steps], return_inverse=True)
-            draws = np.arange(DRAWS)[:, None] * len(whose)
-            urns = [one for one in self.urns if one]
-            values = drawn(urns).reshape(-1, len(GAINS))
-            table = replace(self, user=(draws + place).ravel(), step_id=np.tile(self.step_id[steps], DRAWS))
-            rows, everything = DRAWS * len(whose), np.ones(len(values), dtype=np.bool_)
-            overall = _with_f1(table._user_means(values, everything, rows))
-            of_steps = np.column_stack([values[:, [NOVELTY, STABILITY]], _f1(values)])
-            means = (table._user_means(of_steps, side, rows) for side in (table.step_id == 1, table.step_id >= 2))
-            cold, augmented = (np.column_stack([_f1(side, 0, 1), side[:, 2]]) for side in means)
-            of_draws = np.hstack([overall, augmented - cold, cold, augmented]).reshape(DRAWS, len(whose), -1)
-            noise = of_draws[:, :, len(GAINS) : len(GAINS) + 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
-            found[whose] = np.hstack([of_draws.mean(axis=0), noise])
-            of_users = replace(self, user=place)
-            found[whose, : len(GAINS)] = of_users._user_means(expected(urns), everything[: len(urns)], len(whose))
-        return found
+        result = np.full((users, columns), np.nan)
+        steps = np.array([step for step, urn in enumerate(self.urns) if urn], dtype=np.int_)
+        if not steps.size:
+            return result
+        steps = steps[np.argsort(self.user[steps], kind="stable")]
+        of_step = [urn for urn in map(self.urns.__getitem__, steps) if urn]
+        whose, first_steps = np.unique(self.user[steps], return_index=True)
+        step_id = self.step_id[steps]
+
+        def means(values: Array, chosen: Mask) -> Array:
+            """Means within each user over chosen steps. What is not defined is so in all draws."""
+            defined = ~np.isnan(values[:1]) & chosen[:, None]
+            sums = np.add.reduceat(np.where(defined, values, 0.0), first_steps, axis=1)
+            counts = np.add.reduceat(defined.astype(np.float64), first_steps, axis=1)
+            return sums / np.where(counts, counts, np.nan)
+
+        everything = np.ones(len(steps), dtype=np.bool_)
+        values = drawn(of_step)
+        of_steps = np.concatenate([values[..., [NOVELTY, STABILITY]], _f1(values)[..., None]], axis=-1)
+        sides = (means(of_steps, side) for side in (step_id == 1, step_id >= 2))
+        cold, augmented = (np.stack([_f1(side, 0, 1), side[..., 2]], axis=-1) for side in sides)
+        f1 = _f1(means(values, everything))[..., None]
+        of_draws = np.concatenate([f1, augmented - cold, cold, augmented], axis=-1)
+        noise = of_draws[..., : 1 + len(TRANSFER)].var(axis=0, ddof=1) / DRAWS
+        exact = means(expected(of_step)[None], everything)[0]
+        result[whose] = np.hstack([exact, of_draws.mean(axis=0), noise])
+        return result
 
     def _sides(self, values: Array, chosen: Mask, users: int) -> tuple[Array, Array]:
         """Means over the chosen steps of cold start, and over those after it, as `_means` each."""
@@ -325,7 +334,7 @@ def _with_f1(values: Array) -> Array:
 
 def _f1(values: Array, novelty: int = NOVELTY, stability: int = STABILITY) -> Array:
     """F1^NS of two columns, novelty and stability: 0 where both are 0, NaN where either is."""
-    a, b = values[:, novelty], values[:, stability]
+    a, b = values[..., novelty], values[..., stability]
     total = a + b
     f1: Array = 2 * a * b / np.where(total == 0, 1.0, total)
     return f1
