@@ -305,6 +305,9 @@ class _Schedule(msgspec.Struct):
     event_loop: Number | None = None
 
 
+for _kind in (Manifest, _Sampling, _Schedule, Price, Cost):
+    msgspec.json.Decoder(_kind)  # two threads in which msgspec looks at a type for the first time end the interpreter
+
 UNKNOWN = "not a parameter of this version of the harness"
 CHOICES = {"state": STATES, "tuning.stream": get_args(Stream), "tuning.durability": get_args(Durability)}
 

@@ -37,7 +37,6 @@ from harness.benchmarks.reports import Report, read
 from harness.chat import Structured
 from harness.commands import run as run_command
 from harness.commands.parser import Parsed, called
-from harness.cost import Cost
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.endpoint.baselines import Call
 from harness.engine.local import Signals
@@ -57,8 +56,8 @@ Progress = Callable[[Snapshots], None]
 Play = Callable[[Signals], Coroutine[Any, Any, Any]]
 FRAMES: Mapping[str, JSON] = {"pandas": {}, "polars": {"infer_schema_length": None}}
 """Libraries with a `DataFrame`, and its options for rows whose first ones may lack a value."""
-for _kind in (Manifest, Report, Cost, Completion, Reply, Block, Call):
-    msgspec.json.Decoder(_kind)  # two threads in which msgspec looks at a type for the first time end the interpreter
+for _kind in (Report, Completion, Reply, Block, Call):
+    msgspec.json.Decoder(_kind)  # as in `store/manifest.py`: runs may begin in several threads
 GROUP = 500
 """Rows that are read at once."""
 FAILED = 2

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
 from types import ModuleType
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from harness.features import ray as package
@@ -20,8 +22,11 @@ from harness.features.ray import crew, engine
 from harness.features.ray.crew import WorkerGone
 from harness.features.ray.messages import SentPart, TurnOrder, TurnReport, WorkerPlan
 from harness.features.ray.worker import Player
+from harness.model import Completion, Reply
 
 T = TypeVar("T")
+for kind in (Completion, Reply):
+    msgspec.json.Decoder(kind)  # as in `store/manifest.py`: here workers are threads
 
 
 @dataclass
@@ -70,12 +75,18 @@ class Near:
             self.player.engine.close()
 
     async def _cancel_all(self) -> None:
-        for _ in range(5):  # a task that is cancelled before it begins leaves a warning
+        """Cancel all tasks once each has begun: one that is cancelled before leaves a warning."""
+        while any(getcoroutinestate(task.get_coro()) == CORO_CREATED for task in others()):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        tasks = others()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def others() -> set[asyncio.Task[Any]]:
+    """Return all tasks of this loop but the one that asks."""
+    return asyncio.all_tasks() - {asyncio.current_task()}
 
 
 def copied(sent: T) -> T:
