@@ -15,10 +15,11 @@ from harness.commands.parser import COMMANDS, RUN, Parsed, parsed
 from harness.config import address, models, options, providers, secrets
 from harness.config.providers import Provider
 from harness.defaults import AUTO
-from harness.endpoint.address import HIDDEN, public_url
+from harness.endpoint.address import public_url
 from harness.errors import BadInput, in_brief
 from harness.feature import function
 from harness.option import Option, option
+from harness.scrubber import HIDDEN
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
