@@ -69,8 +69,8 @@ class Printer:
                 yield _left_open(event)
             case events.Dropped(plan, reason):
                 yield (
-                    f"{self._label(plan)}stopped: {reason}; nothing was received, so no run is kept: once that is "
-                    "corrected, start it again with `run`"
+                    f"{self._label(plan)}{_ending(plan, reason)}; nothing was received, so no run is kept: start it "
+                    "again with `run`"
                 )
             case events.Ended():
                 yield from self._ended(event)
@@ -84,8 +84,7 @@ class Printer:
         what = "user" if plan.repeats == 1 else "repeat"
         stopped_by_signal = isinstance(ending, RunStopped)
         if ending is not None:
-            word = "interrupted" if stopped_by_signal else f"stopped: {ending}{_keyless(plan, ending)}"
-            yield f"{label}{word}; {plural(event.remaining, what)} remaining"
+            yield f"{label}{_ending(plan, ending)}; {plural(event.remaining, what)} remaining"
             yield from (f"{label}{words}" for words in event.notes)
         elif event.failed:
             yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
@@ -184,6 +183,11 @@ def notices(plan: Plan) -> Iterator[str]:
         yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one, write {HOW_TO_PRICE})"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
+
+
+def _ending(plan: Plan, ending: HarnessError) -> str:
+    """Say why a plan ended early."""
+    return "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
 
 
 def _keyless(plan: Plan, ending: HarnessError) -> str:
