@@ -92,12 +92,12 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint that a feature's option names: its address, its key and where the manifest says that this is from,
-    its model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+    """An endpoint that a feature's option names: its address and key, how the manifest says that they were named, its
+    model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
 
     url: str
     key: str | None = field(repr=False)
-    key_from: str | None
+    address_from: str
     model: str
     tuning: JSON
     source: str
@@ -152,7 +152,7 @@ class Earlier(ResultsFolder):
     )
     trust: bool = option(
         False,
-        "run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine",
+        "run code of benchmarks, prompts and agents in folders of runs that you have not run on this machine before",
         once=True,
     )
     benchmark: str | None = option(

@@ -12,7 +12,7 @@ from typing import cast
 from harness import defaults
 from harness.benchmark import kept_files
 from harness.benchmarks import tasks
-from harness.config import origin
+from harness.config import trusted
 from harness.config.plan import Plan
 from harness.cost import Price, Rate
 from harness.endpoint.quirks import QUIRKS, unwanted
@@ -168,7 +168,7 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
     for name, (before, after) in (manifest.go_on(old) if old else {}).items():
         if name.partition(".")[0] not in NOT_REPORTED:
             emit(Changed(run.label, name, before, after))
-    manifest.provenance["origin"] = origin.seal(manifest, os.environ)
+    trusted.remember_code(manifest, os.environ)
     if old and old.provenance["endpoint"] != plan.endpoint and not bill_of(store.files).has_requests:
         manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
     store.rate = Rate(manifest.take_price(plan.price))

@@ -186,7 +186,6 @@ class Session:
                 notes=[words for extension in asked for words in extension.stopped(runs)],
                 warnings=[warning for run in runs for warning in run.warnings],
                 diverged=sum(run.diverged for run in runs),
-                sealed=all(run.manifest.provenance.get("origin") for run in runs),
             )
         )
         if ending is not None:
