@@ -220,7 +220,8 @@ class EarlierRun:
 
     def at(self, *urls: str) -> str:
         """Return the command to type to go on at an address."""
-        return self.with_flags(*[word for url in urls for word in (FLAG, public_url(url))])
+        words = [word for url in urls for word in (FLAG, public_url(url))]
+        return self.with_flags(*(words or [FLAG, "URL"]))
 
 
 def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
@@ -273,7 +274,7 @@ def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, s
 def _on_loopback(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
     """Return the endpoint that a manifest has on this machine. Raise `BadInput` for any other."""
     is_sent = bool(_explicit_key(args) or args.extra_header)
-    if is_sent or not all(map(_is_loopback, run.urls)):
+    if is_sent or not run.urls or not all(map(_is_loopback, run.urls)):
         raise BadInput(f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(*run.urls)}")
     return _at(run.urls, args, environment, run.address_from or FLAG, NO_KEY, run.provider)
 

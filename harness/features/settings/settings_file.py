@@ -78,7 +78,8 @@ def of_command(interface: Interface, typed: Mapping[str, Any]) -> Given:
     if interface.command != RESUME:
         return of_file
     run = built(RUN, ())  # a run whose address this file named goes on where it names it now
-    of_run = given(found, replace(call, command=RUN, own=run.own), BENCHMARK, frozenset(), os.environ)
+    call = replace(call, command=RUN, own=run.own, of_benchmark=run.of_benchmark)
+    of_run = given(found, call, BENCHMARK, frozenset(), os.environ)
     return replace(of_file, fallback=of_run.fallback)
 
 
