@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -381,19 +382,20 @@ def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "huge"])
 def test_key_file_that_became_something_else_is_not_waited_for(kind: str, capsys: Streams) -> None:
-    """Where an own run took its key from."""
+    """Where a run took its key from, and the command that resumes it names it again."""
     with serving(busy) as server:
         unfinished(server.url, "--api-key-file", "key")
         Path("key").unlink()
         odd_file(kind).rename("key")
-        assert main(["resume"]) == 2
+        assert main(["resume", "--api-url", server.url, "--api-key-file", "key"]) == 2
     assert "cannot read the key in" in capsys.readouterr().err
 
 
 def shell(words: str, script: Script) -> tuple[int, str, list[str | None]]:
     """A command of bash with `run ... $URL`, its exit code, its standard error, and the keys that came."""
     with serving(script) as server:
-        command = f"{sys.executable} -m harness run --model m --platform weibo --api-url {server.url} --max-retries 0 "
+        options = shlex.join(["--api-url", server.url, *UNTIL_STOPPED])
+        command = f"{sys.executable} -m harness run --model m --platform weibo {options} "
         where = {**os.environ, "PYTHONPATH": str(ROOT)}
         made = subprocess.run(
             ["bash", "-c", command + words], capture_output=True, text=True, timeout=60, env=where, check=False
@@ -407,7 +409,7 @@ def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Str
     code, errors, keys = shell(words, busy)
     assert code == 3 and set(keys) == {f"Bearer {KEY}"}, errors
     assert main(["resume"]) == 2
-    assert "was given its key by --api-key-file /dev/" in capsys.readouterr().err
+    assert "m was run with a key (--api-key-file /dev/" in capsys.readouterr().err
 
 
 def test_endless_pipe_is_refused_at_its_bound() -> None:

@@ -37,7 +37,7 @@ FOR_HELP = frozenset({"help", "help-all"})
 RESUME = "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
 """Options of an address in this file, and of its key."""
-ENDPOINT = frozenset({URLS, KEY_FILE, "provider", "config"})
+ENDPOINT = frozenset({URLS, KEY_FILE, "config"})
 """Options that `resume` does not take from here: each run has its own endpoint."""
 TOGETHER = ({"api_url", "provider", "config"}, {"api_key", "api_key_file"}, {"model", "queue"}, {"json", "format"})
 """Options of which one on the command line replaces the others here, in addition to rivals."""

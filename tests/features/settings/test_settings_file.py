@@ -144,9 +144,10 @@ def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
     """Tuning goes over that of the earlier process; the address is for runs whose address this file named."""
-    write(f'timeout = 5\napi-url = "{URL}"\n[resume]\nprovider = "deepseek"\n')
-    assert given("resume", "timeout", "api_url", "provider") == [5, None, None]
+    write(f'timeout = 5\napi-url = "{URL}"\n')
     assert parsed(["resume"]).args.fallback.urls == (URL,)
+    write('timeout = 5\nconfig = "bench.yaml"\n')
+    assert given("resume", "timeout", "api_url", "config") == [5, None, None]
 
 
 def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path) -> None:
