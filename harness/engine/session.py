@@ -39,6 +39,8 @@ from harness.store.manifest import COMPLETE, part_of
 from harness.store.run import bill_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
+"""Of ends for a reason of this machine or of a benchmark, after which a run's files say more than the sentence."""
 
 
 class Session:
@@ -66,7 +68,7 @@ class Session:
         Runs stay as they are, without a report."""
         ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
         received = any(run.store.received for run in self.runs)
-        if ending is not None and not isinstance(ending, MachineError) and not received and self._is_free:
+        if ending is not None and ending.exit_code not in BROKEN and not received and self._is_free:
             self.code = self._drop(ending)
             return
         nothing = isinstance(ending, EndpointStopped) and not received
