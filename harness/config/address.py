@@ -39,9 +39,8 @@ FROM_FILE = "--api-key-file "
 """Before the file's path, as the manifest names where a key is from."""
 
 FLAG, PROVIDER = "--api-url", "provider"
-FROM_CONFIG, FROM_SETTINGS = "--config ", "--settings "
-"""How an address was named, as the manifest has it (`address_from`): by the flag, by a provider's entry, by a file of
-these options, or by a variable (its name)."""
+"""How an address was named, as the manifest has it (`address_from`): by the flag or by a provider's entry. Else it is
+a variable's name, or an option with the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, st
     key = _key_for(fallback.urls, environment, named=True)
     if fallback.key_file and not _explicit_key(args):
         key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
-    return _at(fallback.urls, args, environment, f"{FROM_SETTINGS}{Path(fallback.source).resolve()}", key)
+    return _at(fallback.urls, args, environment, fallback.address_from, key)
 
 
 def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Found]:
@@ -202,12 +201,11 @@ class EarlierRun:
     def address_from(self) -> str | None:
         """Return how the address was named; None of manifests that do not say it, where only a variable can have."""
         recorded: str | None = self.provenance.get("address_from")
-        key_from = self.provenance["key_from"] or ""
-        if recorded:
-            return recorded
-        if self.provider:
-            return PROVIDER
-        return key_from if key_from.startswith(FROM_CONFIG) else None
+        if recorded or self.provider:
+            return recorded or PROVIDER
+        key_from: str = self.provenance["key_from"] or ""
+        is_endpoint_file = " " in key_from and not key_from.startswith(FROM_FILE)
+        return key_from if is_endpoint_file else None
 
     @property
     def urls(self) -> list[str]:
@@ -249,13 +247,13 @@ def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -
 
 def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found | None:
     """Return what names an endpoint for a run today, None if nothing does."""
-    option = (run.address_from or "").partition(" ")[0]
-    if option == FROM_CONFIG.strip():
+    option, _, path = (run.address_from or "").partition(" ")
+    if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
+        return _at_fallback(args.fallback, args, environment)
+    if path:
         read_again = function("endpoint_again")
-        endpoint = read_again(run.address_from) if read_again else None
+        endpoint = read_again and read_again(run.address_from)
         return _at_endpoint(endpoint, args, environment) if endpoint else None
-    if option == FROM_SETTINGS.strip():
-        return _at_fallback(args.fallback, args, environment) if args.fallback else None
     if run.provider and option != FLAG:
         named = [_at_provider(run.provider, args, environment)]
     else:

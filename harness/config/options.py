@@ -83,11 +83,12 @@ def json_object(text: str) -> JSON:
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
-    an option, nor by its provider, nor by a variable."""
+    an option, nor by its provider, nor by a variable. `address_from` is how the manifest says that it was named."""
 
     urls: tuple[str, ...]
     key_file: Path | None
     source: str
+    address_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)

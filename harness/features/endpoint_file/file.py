@@ -12,7 +12,6 @@ from typing import Any
 
 from harness.benchmarks.files import content
 from harness.config import fields, providers, trusted
-from harness.config.address import FROM_CONFIG
 from harness.config.options import Endpoint
 from harness.defaults import CONCURRENCY_MOST
 from harness.errors import BadInput, to_install
@@ -20,6 +19,8 @@ from harness.model import JSON
 from harness.option import whole
 from harness.ui.streams import tell
 
+FROM_CONFIG = "--config "
+"""Before the file's path, as the manifest says how the address was named."""
 OF_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of YAML's tags on values that they cannot convert."""
 LARGEST = 1 << 20
@@ -45,7 +46,7 @@ def endpoint_of(args: Any) -> Endpoint | None:
 def endpoint_again(address_from: str) -> Endpoint | None:
     """Return the endpoint of a run's file as it is now, None if no command of this user has named that file: a run's
     folder may come from somebody else."""
-    if not trusted.remembers([address_from], os.environ):
+    if not address_from.startswith(FROM_CONFIG) or not trusted.remembers([address_from], os.environ):
         return None
     return read(Path(address_from.removeprefix(FROM_CONFIG)))[0]
 

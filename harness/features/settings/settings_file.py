@@ -113,7 +113,7 @@ def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None
     if URLS not in endpoint:
         return None
     key_file = endpoint[KEY_FILE].value if KEY_FILE in endpoint else None
-    return Fallback(tuple(endpoint[URLS].value), key_file, str(file.path))
+    return Fallback(tuple(endpoint[URLS].value), key_file, str(file.path), f"--settings {file.path.resolve()}")
 
 
 def _values(file: Document, call: Call, benchmark: str) -> dict[str, _Value]:
