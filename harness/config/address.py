@@ -182,8 +182,12 @@ def _at_provider(provider: Provider, args: Session, environment: Mapping[str, st
                 "or give --api-key-file"
             )
     headers = providers.headers(provider, environment) if at_home else {}
-    is_general = provider.url_env in BASES.values() and environment.get(provider.url_env or "")
-    address_from = FLAG if args.api_url else (provider.url_env or PROVIDER) if is_general else PROVIDER
+    variable = provider.url_env or ""
+    address_from = PROVIDER
+    if args.api_url:
+        address_from = FLAG
+    elif variable in BASES.values() and environment.get(variable):
+        address_from = variable
     return _at(urls, args, environment, address_from, key, provider, headers)
 
 
@@ -212,14 +216,10 @@ class EarlierRun:
         urls: list[str] = self.provenance["endpoint"].split()
         return urls
 
-    def with_flags(self, *flags: str) -> str:
-        """Return the command to type."""
-        return f"`{self.command} {shlex.join(flags)}`"
-
-    def at(self, *urls: str) -> str:
+    def at(self, urls: Sequence[str], *more: str) -> str:
         """Return the command to type to go on at an address."""
         words = [word for url in urls for word in (FLAG, public_url(url))]
-        return self.with_flags(*(words or [FLAG, "URL"]))
+        return f"`{self.command} {shlex.join([*(words or (FLAG, 'URL')), *more])}`"
 
 
 def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
@@ -240,7 +240,7 @@ def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -
     if found.key_from is None and run.provenance["key_from"] is not None:
         raise BadInput(
             f"{run.name} was run with a key ({run.provenance['key_from']}), and nothing names one for {found.shown} "
-            f"now: set it, or give it: {run.with_flags(FLAG, found.shown, '--api-key-file', 'FILE')}"
+            f"now: set it, or give it: {run.at(found.shown.split(), '--api-key-file', 'FILE')}"
         )
     return found
 
@@ -265,7 +265,7 @@ def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, s
         return None
     raise BadInput(
         f"{run.name} ran on {' '.join(run.urls)}, and {named[0].address_from} alone moves no run to another host: to "
-        f"go on at {named[0].shown}, {run.at(named[0].shown)}; to stay, {run.at(*run.urls)}"
+        f"go on at {named[0].shown}, {run.at(named[0].shown.split())}; to stay, {run.at(run.urls)}"
     )
 
 
@@ -273,7 +273,7 @@ def _on_loopback(args: Session, run: EarlierRun, environment: Mapping[str, str])
     """Return the endpoint that a manifest has on this machine. Raise `BadInput` for any other."""
     is_sent = bool(_explicit_key(args) or args.extra_header)
     if is_sent or not run.urls or not all(map(_is_loopback, run.urls)):
-        raise BadInput(f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(*run.urls)}")
+        raise BadInput(f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(run.urls)}")
     return _at(run.urls, args, environment, run.address_from or FLAG, NO_KEY, run.provider)
 
 

@@ -34,9 +34,10 @@ from harness.store.manifest import (
 from harness.store.run import bill_of, lock_runs, take_up
 from harness.store.tasks import TaskIndex
 
-NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
+NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "address_from"}
 NOT_REPORTED |= {
     "origin",
+    "key_check",
     "benchmark",
     "price",
     "later_prices",
@@ -46,7 +47,8 @@ NOT_REPORTED |= {
     "html",
     "reused",
 }
-"""Parts of the provenance whose changes are reported elsewhere, or do not matter."""
+"""Parts of the provenance whose changes are reported elsewhere, or do not matter; `origin` and `key_check` are those of
+earlier versions."""
 
 
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, TaskIndex]]:
