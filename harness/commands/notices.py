@@ -67,8 +67,8 @@ class Printer:
                 yield _left_open(event)
             case events.Dropped(plan, reason):
                 yield (
-                    f"{self._label(plan)}{_ending(plan, reason)}; nothing was received, so no run is kept: start it "
-                    "again with `run`"
+                    f"{self._label(plan)}{_ending(plan, reason)}; nothing was received, so no run is kept: instead of "
+                    "`resume`, start it again with `run`"
                 )
             case events.Ended():
                 yield from self._ended(event)
