@@ -121,8 +121,8 @@ def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> N
 
 
 def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
-    """A command that waited for it stops, and leaves nothing, since it sent nothing; the day's budget holds. Tomorrow, or
-    with more, the other goes on."""
+    """A command that waited for it stops, and leaves nothing, since it sent nothing. The day's budget holds; tomorrow,
+    or with more, the other goes on."""
     hang_after(bench, plain, 0)
     with playing(bench, "--model", "p:b", *SHARED, limit=2) as first:
         wait_for(lambda: bench.account.arrived)
