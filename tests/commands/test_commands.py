@@ -229,7 +229,7 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
         assert left == {"prompt_own.txt", "run_weibo.lock"}
         server.script = baseline
         assert run(tasks, tmp_path / "out", *where, *words, model="m") == 0
-        assert "resume" not in capsys.readouterr().out
+        assert "resume with" not in capsys.readouterr().out
         assert report(tmp_path / "out", "n")["model"] == "m"
         assert main(["verify", "--results-dir", str(tmp_path / "out")]) == 0
         assert run(tasks, tmp_path / "out", *where, *words, model="another") == 2
