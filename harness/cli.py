@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -21,9 +20,8 @@ from harness.config import secrets
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.printable import in_lines
-from harness.ui import process_list, streams
+from harness.ui import streams
 
-MAY_HOLD_SECRETS = re.compile(r"--(?:api|base|extra)[-_](?:key|url|header)")
 INTERNAL_ERROR, INTERRUPTED = 70, 130
 
 
@@ -39,8 +37,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run a command and return the process's exit code."""
     streams.admit_all_characters()
     arguments = sys.argv[1:] if argv is None else argv
-    if argv is None and any(map(MAY_HOLD_SECRETS.match, arguments)):
-        process_list.hide(secrets.of_arguments(arguments))
     try:
         with _ended_by_signals(for_good=argv is None), _few_collections():
             code = _reported(arguments, may_restart=argv is None)

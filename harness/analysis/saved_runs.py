@@ -13,7 +13,7 @@ from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.chat import Asking, Structured
-from harness.config.origin import check_trust, is_own
+from harness.config import trusted
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
 from harness.feature import how_to_get
@@ -61,9 +61,9 @@ class SavedRun:
         return share(self.manifest.selection, self.manifest.tasks["users"])
 
     @property
-    def is_own(self) -> bool:
-        """Return whether this user made the run on this machine."""
-        return is_own(self.manifest, os.environ)
+    def is_known(self) -> bool:
+        """Return whether this user has run its code, or used its prompt, on this machine before."""
+        return trusted.remembers(trusted.code_of(self.manifest), os.environ)
 
     @property
     def has_code(self) -> bool:
@@ -76,8 +76,8 @@ class SavedRun:
         return is_python or self.benchmark_class.imports.runs_code(self.manifest.identity["settings"])
 
     def _check_trust(self) -> None:
-        if not self.is_own:
-            check_trust(self.name, self.files.folder, self._digests, trust=self.trust)
+        if not self.is_known:
+            trusted.check_trust(self.name, self.files.folder, self._digests, trust=self.trust)
 
     # Files
 
@@ -116,12 +116,12 @@ class SavedRun:
     def source(self, allowed: frozenset[str] = frozenset()) -> Path | None:
         """Return the run's prompt or agent: the folder's copy, or the original file.
 
-        The latter is taken for this user's own run alone, if there is no copy, or what changed is `allowed`.
+        The latter is taken of a known run alone, if there is no copy, or what changed is `allowed`.
         """
         if not (named := self.manifest.provenance.get("source")):
             return None
         copies = [copy for copy in self._kept if _is_copy(copy, Path(named))]
-        if self.is_own and (not copies or allowed.issuperset(self.changed)):
+        if self.is_known and (not copies or allowed.issuperset(self.changed)):
             return Path(named)
         if not copies:
             raise BadInput(f"{self.files.folder} has no copy of the run's prompt or agent {Path(named).name}: add it")
@@ -133,10 +133,10 @@ class SavedRun:
     def changed(self) -> list[str]:
         """Return the files of prompt or agent, as identity names them, that have changed since the run was made.
 
-        None of a run that is not this user's own, since its manifest names no file of theirs.
+        None of a run that is not known, whose manifest may name any file.
         """
         named = self.manifest.provenance.get("source")
-        if not named or not self.is_own:
+        if not named or not self.is_known:
             return []
         if self._sources:
             kept = {settings.kept_name(field, Path(path)): Path(path) for field, path in self._sources.items()}
@@ -153,7 +153,7 @@ class SavedRun:
     def changed_benchmark(self) -> list[str]:
         """Return the benchmark's file, as identity names it, if it has changed since the run was made."""
         named, copy = self.manifest.provenance.get("benchmark"), self._benchmark_copy
-        if not named or ":" in named or copy is None or self.named or not self.is_own or _same(copy, Path(named)):
+        if not named or ":" in named or copy is None or self.named or not self.is_known or _same(copy, Path(named)):
             return []
         return [f"files.{copy.name}"]
 
@@ -192,7 +192,7 @@ class SavedRun:
     @property
     def benchmark_class(self) -> type[Benchmark]:
         """Return the class that the run was made with: a shipped one, the one that the command named, or the folder's
-        copy, which runs only for this user's own run or with trust. Raise `BadInput`."""
+        copy, which runs only if it is known or trusted. Raise `BadInput`."""
         name = self.manifest.identity["benchmark"]
         if self.named is not None:
             found, what = registry.find(self.named), self.named
@@ -203,7 +203,7 @@ class SavedRun:
         else:
             self._check_trust()
             spec, what = self.manifest.provenance.get("benchmark") or copy.name, f"its copy {copy.name}"
-            if ":" in spec and self.is_own:
+            if ":" in spec and self.is_known:
                 found = registry.find(spec)
             else:
                 found = registry.of_file(spec, copy.name.removeprefix(registry.KEPT), self._checked(copy))
@@ -215,8 +215,8 @@ class SavedRun:
         """Return the benchmark with the settings of this run; its tasks may be in another folder.
 
         `allowed` names the files of benchmark, prompt or agent that may be taken as they are now. Without `play` it
-        only measures saved answers, and runs no code of a prompt or agent. With it, a run that came with its folder
-        needs trust if it has code.
+        only measures saved answers, and runs no code of a prompt or agent. With it, code that is not known needs
+        trust.
         """
         cls, identity = self.benchmark_class, self.manifest.identity["settings"]
         if allowed.intersection(self.changed_benchmark):
@@ -273,9 +273,9 @@ class SavedRun:
         return {field: self._setting_file(field, name, allowed) for field, name in kept.items()}
 
     def _setting_file(self, field: str, kept: str, allowed: frozenset[str]) -> Path:
-        """Return the folder's copy, or the original if that is `allowed` or there is no copy, of an own run."""
+        """Return the folder's copy, or the original of a known run if that is `allowed` or there is no copy."""
         copy, original = self.files.folder / kept, self._sources.get(field)
-        if self.is_own and original and (f"files.{kept}" in allowed or not copy.is_file()):
+        if self.is_known and original and (f"files.{kept}" in allowed or not copy.is_file()):
             return Path(original)
         if not copy.is_file():
             raise BadInput(f"{self.files.folder} has no copy {kept} of the file that the run was given: add it")

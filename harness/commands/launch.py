@@ -9,7 +9,7 @@ from functools import partial
 from rich.console import Console
 
 from harness.benchmarks import usage
-from harness.commands.notices import Printer, ends, notices, resume_command
+from harness.commands.notices import Printer, ends, notices, resume_commands
 from harness.config import options
 from harness.config.plan import Plan
 from harness.engine.events import Emit, Event, Scored
@@ -48,7 +48,8 @@ def launch(
         if several:
             console.print(ends(sessions), highlight=False, markup=False)
             if left := [one.plan for one in sessions if one.is_resumable]:
-                say(f"resume with: {resume_command(left, extensions)}")
+                for command in resume_commands(left, extensions):
+                    say(f"resume with: {command}")
         held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
         if words := next(filter(None, held_up), None):  # all share the event loop
             say(words)

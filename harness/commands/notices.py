@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
@@ -17,7 +16,6 @@ from harness import defaults
 from harness.benchmarks.overview import covered, headline, running
 from harness.benchmarks.reports import Report
 from harness.config import providers
-from harness.config.origin import where_secret_is_missing
 from harness.config.plan import Plan
 from harness.cost import HOW_TO_PRICE, Price, money_text
 from harness.endpoint.connect import DIRECTLY, connection
@@ -69,8 +67,8 @@ class Printer:
                 yield _left_open(event)
             case events.Dropped(plan, reason):
                 yield (
-                    f"{self._label(plan)}stopped: {reason}; nothing was received, so no run is kept: once that is "
-                    "corrected, start it again with `run`"
+                    f"{self._label(plan)}{_ending(plan, reason)}; nothing was received, so no run is kept: instead of "
+                    "`resume`, start it again with `run`"
                 )
             case events.Ended():
                 yield from self._ended(event)
@@ -82,10 +80,8 @@ class Printer:
         """Yield what remains of a plan, and the command for it."""
         plan, ending, label = event.plan, event.ending, self._label(event.plan)
         what = "user" if plan.repeats == 1 else "repeat"
-        stopped_by_signal = isinstance(ending, RunStopped)
         if ending is not None:
-            word = "interrupted" if stopped_by_signal else f"stopped: {ending}{_keyless(plan, ending)}"
-            yield f"{label}{word}; {plural(event.remaining, what)} remaining"
+            yield f"{label}{_ending(plan, ending)}; {plural(event.remaining, what)} remaining"
             yield from (f"{label}{words}" for words in event.notes)
         elif event.failed:
             yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
@@ -95,11 +91,8 @@ class Printer:
                 f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
                 "(asked_otherwise in run_*.log)"
             )
-        if event.remaining or stopped_by_signal:
-            if self._alone:
-                yield f"resume with: {resume_command([plan], self._extensions)}"
-            if not event.sealed:
-                yield f"{label}note: {where_secret_is_missing(os.environ)}"
+        if self._alone and (event.remaining or isinstance(ending, RunStopped)):
+            yield from (f"resume with: {command}" for command in resume_commands([plan], self._extensions))
 
 
 def _found(event: events.Opened) -> Iterator[str]:
@@ -186,6 +179,11 @@ def notices(plan: Plan) -> Iterator[str]:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
 
 
+def _ending(plan: Plan, ending: HarnessError) -> str:
+    """Say why a plan ended early."""
+    return "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
+
+
 def _keyless(plan: Plan, ending: HarnessError) -> str:
     """Explain a refused key where none was sent; empty otherwise."""
     without = plan.found is not None and plan.found.key_from is None
@@ -193,15 +191,28 @@ def _keyless(plan: Plan, ending: HarnessError) -> str:
     return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
 
 
-def resume_command(plans: Sequence[Plan], extensions: Sequence[Extension]) -> str:
-    """Return the command that goes on with a plan; of several, with all unfinished runs of the results folder."""
-    plan, name = plans[0], ["--name", plans[0].name] if len(plans) == 1 else []
-    folder = [] if plan.results == defaults.RESULTS_FOLDER else ["--results-dir", str(plan.results)]
-    file = ["--providers", plan.way.providers_file] if plan.way.providers_file else []
+def resume_commands(plans: Sequence[Plan], extensions: Sequence[Extension]) -> Iterator[str]:
+    """Yield the commands that go on with plans: one for those whose endpoint needs the same flags.
+
+    Where an option named address, key or header, the command names its runs; else one for several plans takes all
+    unfinished runs of the results folder.
+    """
+    groups: dict[tuple[str, ...], list[Plan]] = {}
+    for plan in plans:
+        groups.setdefault(tuple(plan.way.flags), []).append(plan)
     more = [word for extension in extensions for word in extension.resume_words]
-    names = dict.fromkeys(header for each in plans for header in each.way.headers)
-    headers = [word for header in names for word in ("--extra-header", f"{header}: ...")]
-    return shlex.join([*_this_program(), "resume", *name, *folder, *file, *more, *headers])
+    for flags, group in groups.items():
+        way = group[0].way
+        is_bare = len(plans) > 1 == len(groups) and not (way.headers or (way.found and way.found.flags))
+        names = [] if is_bare else [plan.name for plan in group]
+        yield shlex.join([*resume_words(group[0].results, names), *flags, *more])
+
+
+def resume_words(results: Path, names: Sequence[str]) -> list[str]:
+    """Return the words of the command that resumes runs, without flags for their endpoint."""
+    folder = [] if results == defaults.RESULTS_FOLDER else ["--results-dir", str(results)]
+    named = [word for name in names for word in ("--name", name)]
+    return [*_this_program(), "resume", *named, *folder]
 
 
 def _this_program() -> list[str]:

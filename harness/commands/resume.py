@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 
@@ -14,18 +16,21 @@ from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.commands.launch import launch
-from harness.config import address, models, options, origin, providers
+from harness.commands.notices import resume_words
+from harness.config import address, models, options, providers
 from harness.config.options import ResumeOptions
 from harness.config.plan import Plan, Terms, Way, sampling_again
 from harness.endpoint.connect import usable
 from harness.errors import BadInput
-from harness.feature import extensions, reported
+from harness.feature import extensions, function, reported
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 
 
 def execute(args: ResumeOptions) -> int:
+    endpoint_of = function("endpoint_of")
+    args = replace(args, endpoint=endpoint_of and endpoint_of(args))
     found, skipped = selection.find(args)
     if not found and (args.runs or args.model or args.platform):
         raise selection.nothing_found(args)
@@ -35,11 +40,7 @@ def execute(args: ResumeOptions) -> int:
         screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
         return skipped
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
-    if len(groups) > 1 and (args.api_url or args.api_key or args.api_key_file or args.provider or args.extra_header):
-        raise BadInput(
-            f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one: name it with "
-            f"--name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
-        )
+    _check_one_endpoint(groups, args)
     plans, failed = selection.each(groups, lambda group: _planned(group, args, screen), lambda group: group[0].name)
     if any(twice := [a.name for a, b in pairwise(plans) if a.name == b.name]):
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset")
@@ -50,60 +51,70 @@ def execute(args: ResumeOptions) -> int:
     return max(skipped, failed, code)
 
 
+def _check_one_endpoint(groups: Sequence[Sequence[SavedRun]], args: ResumeOptions) -> None:
+    """Raise `BadInput` if what the command says of one endpoint would be for runs that were at several."""
+    is_for_one = (
+        args.endpoint or args.api_url or args.provider or args.api_key or args.api_key_file or args.extra_header
+    )
+    if is_for_one and len({group[0].manifest.provenance["endpoint"] for group in groups}) > 1:
+        raise BadInput(
+            f"{len(groups)} runs are unfinished, and a key, header, address or provider is for one endpoint: name its "
+            f"runs with --name ({', '.join(dict.fromkeys(group[0].name for group in groups))})"
+        )
+
+
+SHARED = ("endpoint", "address_from", "key_from", "provider", "headers", "source", "sources")
+"""Parts of the provenance that runs of one plan have in common."""
+
+
 def _together(run: SavedRun) -> bytes:
     """Return a key: runs of one folder with the same configuration and endpoint share a schedule."""
-    where = {name: run.manifest.provenance.get(name) for name in origin.SHARED}
+    where = {name: run.manifest.provenance.get(name) for name in SHARED}
     return orjson.dumps([run.name, run.manifest.identity, where, run.manifest.selection])
 
 
 def _planned(group: list[SavedRun], args: ResumeOptions, screen: Console) -> Plan:
     """Return the plan of runs that share a schedule, and print what it changes."""
-    first, own = group[0], all(run.is_own for run in group)
-    if not own and "runs" not in args.typed:  # the name that a settings file has is not the user's word
-        raise BadInput(f"{origin.UNKNOWN}: resume it by name: --name {shlex.quote(first.name)}")
+    first = group[0]
     if changed := [name for name in (*first.changed, *first.changed_benchmark) if name not in args.allow]:
         words = f"{first.name}: {', '.join(changed)} was changed or deleted since the run began: resuming with the "
         words += f"run's own copy (--allow {changed[0]} uses the current file)"
         screen.print(words, highlight=False, soft_wrap=True)
-    if not own and first.manifest.provenance.get("ca_file") and not args.ca_file:
+    if first.manifest.provenance.get("ca_file") and not args.ca_file:
         screen.print(f"{first.name}: certificates named in its manifest are not trusted: give yours with --ca-file")
-    made = _plan(group, args, own)
+    made = _plan(group, args)
     screen.print(f"{made.name}: {made.sampling.model} on {made.endpoint}", highlight=False, soft_wrap=True)
     return made
 
 
-NOT_FOLLOWED = ("providers_file", "source", "sources", "ca_file")
-"""Parts of the provenance that name files of this machine; ignored for a run from elsewhere."""
-
-
-def _plan(group: list[SavedRun], args: ResumeOptions, own: bool) -> Plan:
+def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
     first, manifest = group[0], group[0].manifest
-    left_out = () if own else NOT_FOLLOWED
-    provenance: JSON = {name: value for name, value in manifest.provenance.items() if name not in left_out}
+    provenance: JSON = {**manifest.provenance}
     found = None
     if args.api_url or args.provider or provenance["endpoint"] != defaults.EMBEDDED:
-        provider = _provider(first.name, provenance, args)
-        found = address.again(args, provenance, os.environ, first.name, provider, own=own)
+        command = shlex.join(resume_words(args.results_dir, [first.name]))
+        run = address.EarlierRun(first.name, provenance, _provider(first.name, provenance, args), command)
+        found = address.for_resume(args, run, os.environ)
         for one in found.addresses:
             usable(one)
     price = None
     if found:
         today = models.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
         price = today or manifest.price_at(found.shown)
-    tuning = options.tuning(args, _lower({**manifest.tuning}, found))
+    is_known = all(run.is_known for run in group)  # else a manifest may name any file
     return Plan(
         name=first.name,
         benchmark=first.benchmark(args.tasks_dir, allowed=frozenset(args.allow)),
         sampling=sampling_again(manifest),
         tasks={run.files.subset: run.tasks(args.tasks_dir) for run in group},
         results=args.results_dir,
-        way=Way.of(args, found, price, provenance),
-        tuning=tuning,
+        way=Way.of(args, found, price),
+        tuning=options.tuning(args, _lower({**manifest.tuning}, found)),
         selection=manifest.selection,
         terms=Terms(
             frozenset(args.allow),
-            source=provenance.get("source"),
-            sources=provenance.get("sources", {}),
+            source=provenance.get("source") if is_known else None,
+            sources=provenance.get("sources", {}) if is_known else {},
             allow_invalid=args.allow_invalid,
             earlier=manifest,
         ),

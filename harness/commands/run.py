@@ -113,7 +113,7 @@ def _plan(
         sampling=sampling if set_by_user else replace(sampling, temperature=benchmark.configuration.temperature),
         tasks=tasks,
         results=args.results_dir,
-        way=Way.of(args, model.found, model.price, {}),
+        way=Way.of(args, model.found, model.price),
         tuning=tuning,
         selection=selection,
         terms=Terms(

@@ -83,21 +83,22 @@ def json_object(text: str) -> JSON:
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
-    an option, nor by its provider, nor by a variable."""
+    an option, nor by its provider, nor by a variable. `address_from` is how the manifest says that it was named."""
 
     urls: tuple[str, ...]
     key_file: Path | None
     source: str
+    address_from: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint that a feature's option names: its address, its key and where the manifest says that this is from,
-    its model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+    """An endpoint that a feature's option names: its address and key, how the manifest says that they were named, its
+    model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
 
     url: str
     key: str | None = field(repr=False)
-    key_from: str | None
+    address_from: str
     model: str
     tuning: JSON
     source: str
@@ -152,7 +153,7 @@ class Earlier(ResultsFolder):
     )
     trust: bool = option(
         False,
-        "run the code of benchmarks, prompts and agents in folders of runs not made by you on this machine",
+        "run code of benchmarks, prompts and agents in folders of runs that you have not run on this machine before",
         once=True,
     )
     benchmark: str | None = option(

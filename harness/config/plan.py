@@ -21,7 +21,7 @@ from harness.agents import hash_seed
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import settings
 from harness.benchmarks.registry import check_baseline
-from harness.config.address import Found, key_check
+from harness.config.address import Found
 from harness.config.options import Session
 from harness.cost import Price
 from harness.endpoint.request_body import Sampling
@@ -35,29 +35,30 @@ PACKAGES += ["pycityproto", "shapely"]
 class Way:
     """Where requests go, and what they cost. `found` is None for baselines, which the harness answers itself.
 
-    For a resume, the command's own values are kept: the names of its `headers`, `providers_file`, `ca_file`, and
-    `address_from`, the option that gave the address, None if the provider or the environment did. `price` is None if it
-    is not known; a run that has one keeps it.
+    For the command that resumes it, the command's own values are kept: the names of its `headers`, `providers_file`
+    and `ca_file`. `price` is None if it is not known; a run that has one keeps it.
     """
 
     found: Found | None = None
     price: Price | None = None
     providers_file: str | None = None
     headers: tuple[str, ...] = ()
-    address_from: str | None = None
     ca_file: str | None = None
 
     @classmethod
-    def of(cls, args: Session, found: Found | None, price: Price | None, earlier: Mapping[str, Any]) -> Way:
-        """Return the way of a command; what it does not say is as in an `earlier` provenance."""
-        return cls(
-            found,
-            price,
-            str(args.providers.resolve()) if args.providers else earlier.get("providers_file"),
-            tuple(name for name, _ in args.extra_header),
-            "--api-url" if args.api_url else None if args.provider else earlier.get("address_from"),
-            args.ca_file or earlier.get("ca_file"),
-        )
+    def of(cls, args: Session, found: Found | None, price: Price | None) -> Way:
+        """Return the way of a command."""
+        providers_file = str(args.providers.resolve()) if args.providers else None
+        headers = tuple(name for name, _ in args.extra_header)
+        return cls(found, price, providers_file, headers, args.ca_file)
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the words that name endpoint and certificates again on a command line."""
+        words = [*self.found.flags] if self.found else []
+        for option, file in (("--providers", self.providers_file), ("--ca-file", self.ca_file)):
+            words += [option, file] if file else []
+        return words + [word for header in self.headers for word in ("--extra-header", f"{header}: ...")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,7 @@ class Plan:
             "provider": self.found.provider.name if self.found and self.found.provider else None,
             "providers_file": self.way.providers_file,
             "headers": list(self.way.headers),
-            "address_from": self.way.address_from,
-            "key_check": key_check(self.found.addresses[0].key) if self.found else None,
+            "address_from": self.found.address_from if self.found else None,
             "ca_file": self.way.ca_file,
             "price": msgspec.to_builtins(self.price),
             "primary": self.terms.primary,

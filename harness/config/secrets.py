@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from harness.benchmarks.files import content
-from harness.endpoint.address import LONG_SECRET, SHORTEST_SECRET, Scrubber
+from harness.scrubber import SHORTEST_SECRET, Scrubber
 
 SECRET_OPTION = re.compile(r"--[a-z_-]*(?:key|token|secret|password)(?!.*file)[a-z_-]*", re.IGNORECASE)
 """Also matches options that are misspelt or unknown."""
@@ -20,14 +20,16 @@ KEY_FILE = re.compile(r"--api[-_]?key[-_]file", re.IGNORECASE)
 HEADER, ADDRESS = re.compile("--extra-header"), re.compile("--(?:api[-_]url|base-url)")
 VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD", re.IGNORECASE)
 ADDRESSES = re.compile(r"_PROXY$|_BASE$|_URL$", re.IGNORECASE)
+LONG_SECRET = 20
+"""Characters from which on the name of no file may be a key, pasted in its place."""
 LARGEST_KEY_FILE = 1 << 16
 """Bytes."""
 
 
 def scrubber(arguments: Sequence[str], environment: Mapping[str, str]) -> Scrubber:
     """Return a function that removes them from a text."""
-    found = {*of_arguments(arguments), *_of_environment(environment)}
-    return Scrubber(sorted((one for one in found if len(one) >= SHORTEST_SECRET), key=len, reverse=True))
+    found = {*_of_arguments(arguments), *_of_environment(environment)}
+    return Scrubber(secret for secret in found if len(secret) >= SHORTEST_SECRET)
 
 
 def values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -40,7 +42,7 @@ def values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, arguments[at + 1]
 
 
-def of_arguments(arguments: Sequence[str]) -> Iterator[str]:
+def _of_arguments(arguments: Sequence[str]) -> Iterator[str]:
     for name, value in values(arguments):
         if SECRET_OPTION.fullmatch(name):
             yield value

@@ -16,7 +16,7 @@ import re
 import secrets
 import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -90,8 +90,8 @@ def read_private(path: Path, most: int) -> bytes | None:
         os.close(fd)
 
 
-def write_private(path: Path, data: bytes, place: Callable[[Path, Path], None] = os.replace) -> None:
-    """Write a file for this user alone, whole or not at all; `place` gives it its name. Raise `OSError`."""
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file for this user alone, whole or not at all. Raise `OSError`."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -100,7 +100,7 @@ def write_private(path: Path, data: bytes, place: Callable[[Path, Path], None] =
             file.write(data)
             file.flush()
             os.fsync(fd)
-        place(new, path)
+        os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
 
@@ -134,6 +134,11 @@ def digest_of(path: Path, environment: Mapping[str, str]) -> str | None:
 
 def record_of(path: Path, environment: Mapping[str, str]) -> Path | None:
     """Return where the record of a file is. A link at the path is another file than the one that it leads to."""
+    folder = trusted_folder(environment)
+    return folder / sha256(os.fsencode(path.absolute())).hexdigest() if folder else None
+
+
+def trusted_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder of the records of what this user trusts."""
     folder = user_folder(environment, "XDG_STATE_HOME", ".local/state")
-    name = sha256(os.fsencode(path.absolute())).hexdigest()
-    return folder / "trusted" / name if folder else None
+    return folder / "trusted" if folder else None

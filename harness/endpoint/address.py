@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import re
-import string
-import sys
-from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html.entities import html5
-from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
+from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit
 
 from harness.errors import BadInput
+from harness.scrubber import SHORTEST_SECRET
 
-SHORTEST_SECRET = 6
-"""Characters; shorter keys (`EMPTY`, `none`) are placeholders of local servers, and ordinary words."""
 SHORTEST_PASSWORD = 4
 """Characters; nobody writes a placeholder for a password, but a shorter one would match within words of a message."""
-LONG_SECRET = 20
-"""Characters from which on a secret without spaces is so random that no part of it is a word by chance."""
-PART = 10
-"""Consecutive characters of such a secret, or of a spelling of it, that count as a part of it."""
-HIDDEN = "***"
-LEVELS = 4
-"""Of nested escapes: JSON in JSON in the address of a page."""
-BLOCK, OVERLAP = 1 << 16, 1 << 13
-"""Characters that are read at a time, and of the next block with them: longer than a long key in any spelling."""
-ESCAPE = re.compile(
-    r"%[0-9a-f]{2}"
-    r"|&#(?:[0-9]{1,9};|1[0-2][0-9]|[3-9][0-9]|x(?:[0-9a-f]{1,8};|[0-9a-f]{2}))|&[a-z][a-z0-9]{1,31};"
-    r"|\\(?:u[0-9a-f]{4}|x[0-9a-f]{2}|[\"'/\\])",
-    re.IGNORECASE | re.ASCII,
-)
-"""One character, as addresses, HTML (by number, in hex, by name) and JSON or Python write it. Without its semicolon,
-HTML's number is taken for that of an ASCII character, so that a following digit is not part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +79,9 @@ def check(address: Address) -> None:
         )
 
 
-def secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]:
-    """Return what no message may show, longest first: key, headers, and the parts of address and proxy that
-    `public_url` leaves out."""
+def secrets(address: Address, proxy: str | None, public: str) -> set[str]:
+    """Return what no message may show: key, headers, and the parts of address and proxy that `public_url` leaves
+    out."""
     found = {address.key or "", *address.headers.values()}
     passwords = set()
     for parts in map(urlsplit, (address.url, proxy or "")):
@@ -112,99 +91,12 @@ def secrets(address: Address, proxy: str | None, public: str) -> tuple[str, ...]
         passwords |= _spellings(parts.password or parts.username or "")
     long = {secret for secret in found if len(secret) >= SHORTEST_SECRET}
     long |= {secret for secret in passwords if len(secret) >= SHORTEST_PASSWORD}
-    return tuple(sorted((one for one in long if one == address.key or one not in public), key=len, reverse=True))
-
-
-class Scrubber:
-    """Remove secrets from foreign words: whole, and of long ones every part, in every spelling that endpoints use.
-
-    A part is the rest of a key that was cut short, or that is shown with stars in its middle. Escapes (of addresses,
-    HTML, JSON) are decoded in any number, nested up to `LEVELS`. Parts of `public` are shown all the same. Time and
-    memory are linear in the text, and in the secrets.
-    """
-
-    def __init__(self, secrets: Iterable[str], public: str = "") -> None:
-        given = tuple(secrets)
-        meant = {secret: {text for text, _ in _unescaped(secret)} for secret in given}
-        others = {text for texts in meant.values() for text in texts if len(text) >= SHORTEST_SECRET}
-        others |= {text for secret in given for text in _written(secret) if len(text) >= PART}
-        self._whole = (*given, *(text for text in others.difference(given) if text not in public))
-        long = [secret for secret in given if len(secret) >= LONG_SECRET and not re.search(r"\s", secret)]
-        spelt = {text for secret in long for text in (*_written(secret), *meant[secret])}
-        parts = {text[at : at + PART] for text in spelt for at in range(len(text) - PART + 1)}
-        self._parts = frozenset(part for part in parts if part not in public)
-
-    def __call__(self, text: str) -> str:
-        shown, end = [], 0
-        places = (  # block by block, which bounds the memory
-            (block + starts[start], block + starts[stop])
-            for block in range(0, len(text), BLOCK)
-            for read, starts in _unescaped(text[block : block + BLOCK + OVERLAP])
-            for start, stop in self._found(read)
-        )
-        for start, stop in sorted(places):
-            if start >= end:
-                shown += [text[end:start], HIDDEN]
-            end = max(end, stop)
-        return "".join([*shown, text[end:]])
-
-    def _found(self, text: str) -> Iterator[tuple[int, int]]:
-        for secret in self._whole:
-            for found in re.finditer(re.escape(secret), text):
-                yield found.span()
-        if self._parts:
-            for at in range(len(text) - PART + 1):
-                if text[at : at + PART] in self._parts:
-                    yield at, at + PART
-
-
-def _unescaped(text: str) -> Iterator[tuple[str, Sequence[int]]]:
-    """Yield a text as it is, then without one more level of escapes each time, and the original place of each character
-    and of the end."""
-    starts: Sequence[int] = range(len(text) + 1)
-    yield text, starts
-    for _ in range(LEVELS):
-        read, begun, end = list[str](), list[int](), 0
-        for found in ESCAPE.finditer(text):
-            if character := _meant(found[0]):
-                read += text[end : found.start()], character
-                begun += starts[end : found.start() + 1]
-                end = found.end()
-        if not end:
-            return
-        text, starts = "".join([*read, text[end:]]), [*begun, *starts[end:]]
-        yield text, starts
-
-
-def _meant(escape: str) -> str | None:
-    """Return the character of an escape, or None."""
-    kind, digits = escape[0], escape[1:].rstrip(";")
-    if kind == "%":
-        return chr(int(digits, 16))
-    if kind == "\\":
-        return chr(int(digits[1:], 16)) if digits[1:] else digits
-    if digits[0] != "#":
-        named = html5.get(escape[1:], "")
-        return named if len(named) == 1 else None
-    number = int(digits[2:], 16) if digits[1] in "xX" else int(digits[1:])
-    return chr(number) if number <= sys.maxunicode else None
-
-
-def _written(secret: str) -> set[str]:
-    """Return a secret as addresses, headers and logs spell it; base64 depends on the number of bytes before, modulo 3.
-
-    `_unescaped` gives each byte of a non-ASCII character a character of its own, as Latin-1 does.
-    """
-    raw = secret.encode()
-    encoders = (b64encode, urlsafe_b64encode)
-    found = {secret, raw.decode("latin-1"), quote(secret), quote(secret, safe=""), raw.hex(), raw.hex().upper()}
-    found |= {encode(b"\0" * before + raw).decode()[4:] for before in range(3) for encode in encoders}
-    return found | {encode(raw).decode() for encode in encoders}
+    return {secret for secret in long if secret == address.key or secret not in public}
 
 
 def _spellings(value: str) -> set[str]:
-    """Return a part of an address as it was given, as it is sent, and as a server reads it."""
-    return {value, quote(value, safe=string.punctuation), unquote(value), unquote_plus(value)}
+    """Return a part of an address as it was given, and as a server reads it."""
+    return {value, unquote(value), unquote_plus(value)}
 
 
 def basic_token(parts: SplitResult) -> str:

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from harness.defaults import STALL_SECONDS
 from harness.endpoint import replies
-from harness.endpoint.address import Address, Scrubber, check, public_url, secrets
+from harness.endpoint.address import Address, check, public_url, secrets
 from harness.endpoint.body import ENCODINGS, MAX_ERROR_BODY, Body, TooLarge, whole_body
 from harness.endpoint.connect import connection
 from harness.endpoint.error_phrases import one_line
@@ -31,6 +31,7 @@ from harness.endpoint.stream import END_REASONS, StreamedReply, looks_streamed, 
 from harness.endpoint.transport import Received, is_framed
 from harness.errors import CallError, EndpointStopped, HarnessError, MachineError, TransportFault
 from harness.model import Completion
+from harness.scrubber import Scrubber
 
 VERSION = re.compile(r"/v\d")
 """How a part of a path begins that most addresses end in."""
@@ -90,7 +91,7 @@ class Client:
         self.errors: tuple[type[Exception], ...] = (TimeoutError, aiohttp.ClientError, OSError, *self._way.errors)
         self._interruptions: tuple[type[Exception], ...] = (TransportFault, *self.errors)
         self.shown = address.shown
-        self.hide = Scrubber(secrets(address, self._way.via, self._public), self._public)
+        self.hide = Scrubber(secrets(address, self._way.via, self._public))
         self._served: str | None = None
         headers = {"Accept-Encoding": ENCODINGS, **address.headers, "Content-Type": "application/json"}
         if address.key is not None:

@@ -89,7 +89,7 @@ class Dropped(Event, frozen=True):
 class Ended(Event, frozen=True):
     """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and `failed` count users,
     with repeats their plays; `notes` are those of features, `warnings` the benchmark's, `diverged` users who sent other
-    requests after an interruption. `sealed`: each run is known to be this user's own."""
+    requests after an interruption."""
 
     plan: Plan
     ending: HarnessError | None
@@ -98,7 +98,6 @@ class Ended(Event, frozen=True):
     notes: Sequence[str]
     warnings: Sequence[str]
     diverged: int
-    sealed: bool
 
 
 Emit = Callable[[Event], None]

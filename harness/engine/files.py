@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from harness.benchmarks import tasks
 from harness.benchmarks.files import holds
 from harness.benchmarks.overview import blocks
 from harness.benchmarks.reports import Report, encoded
-from harness.config import origin
 from harness.model import Where
 from harness.report import text
 from harness.store import atomic
@@ -39,11 +37,9 @@ def index_file(
         return tasks.outline(benchmark, line, where, subset)
 
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
-    secret = origin.secret(os.environ)
     part, repeats = (slice_of(selection), selection.get("repeats", 1)) if selection else (WHOLE, 1)
-    index = open_index(
-        path, kind, measured, results / defaults.INDEX_FOLDER, benchmark.task_files.key_field, secret, part
-    )
+    cache = results / defaults.INDEX_FOLDER
+    index = open_index(path, kind, measured, cache, benchmark.task_files.key_field, part)
     if repeats == 1:
         return index
     with closing(index):

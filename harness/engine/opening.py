@@ -12,7 +12,7 @@ from typing import cast
 from harness import defaults
 from harness.benchmark import kept_files
 from harness.benchmarks import tasks
-from harness.config import origin
+from harness.config import trusted
 from harness.config.plan import Plan
 from harness.cost import Price, Rate
 from harness.endpoint.quirks import QUIRKS, unwanted
@@ -34,9 +34,10 @@ from harness.store.manifest import (
 from harness.store.run import bill_of, lock_runs, take_up
 from harness.store.tasks import TaskIndex
 
-NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "key_check"}
+NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "address_from"}
 NOT_REPORTED |= {
     "origin",
+    "key_check",
     "benchmark",
     "price",
     "later_prices",
@@ -46,7 +47,8 @@ NOT_REPORTED |= {
     "html",
     "reused",
 }
-"""Parts of the provenance whose changes are reported elsewhere, or do not matter."""
+"""Parts of the provenance whose changes are reported elsewhere, or do not matter; `origin` and `key_check` are those of
+earlier versions."""
 
 
 def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, TaskIndex]]:
@@ -168,7 +170,7 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
     for name, (before, after) in (manifest.go_on(old) if old else {}).items():
         if name.partition(".")[0] not in NOT_REPORTED:
             emit(Changed(run.label, name, before, after))
-    manifest.provenance["origin"] = origin.seal(manifest, os.environ)
+    trusted.remember_code(manifest, os.environ)
     if old and old.provenance["endpoint"] != plan.endpoint and not bill_of(store.files).has_requests:
         manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
     store.rate = Rate(manifest.take_price(plan.price))

@@ -26,7 +26,6 @@ from harness.engine.run import Run
 from harness.errors import (
     BadInput,
     BenchmarkError,
-    ConfigurationRefused,
     EndpointStopped,
     ExitCode,
     HarnessError,
@@ -34,10 +33,14 @@ from harness.errors import (
     RunStopped,
     memory_for,
 )
+from harness.feature import pending
 from harness.model import JSON, Snapshots
 from harness.store.manifest import COMPLETE, part_of
+from harness.store.run import bill_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
+BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
+"""Of ends for a reason of this machine or of a benchmark, after which a run's files say more than the sentence."""
 
 
 class Session:
@@ -64,10 +67,11 @@ class Session:
         """Finish each run and report what remains. After a signal, or once `signalled` returns one, no record is read.
         Runs stay as they are, without a report."""
         ending, code = self.lane.ending if self.lane else None, COMPLETE_EXIT
-        nothing = isinstance(ending, EndpointStopped) and not any(run.store.received for run in self.runs)
-        if nothing and isinstance(ending, ConfigurationRefused):
+        received = any(run.store.received for run in self.runs)
+        if ending is not None and ending.exit_code not in BROKEN and not received and self._is_free:
             self.code = self._drop(ending)
             return
+        nothing = isinstance(ending, EndpointStopped) and not received
         for run in self.runs:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
@@ -119,6 +123,13 @@ class Session:
     @property
     def _seconds(self) -> float:
         return float(self.schedule["seconds"]) if self.schedule else 0.0
+
+    @property
+    def _is_free(self) -> bool:
+        """Return whether this command has made the runs, and sent nothing of them that may be billed."""
+        stores = [run.store.files for run in self.runs]
+        billed = any(bill_of(files).has_requests or pending(files) for files in stores)
+        return all(run.is_new for run in self.runs) and not billed
 
     def _drop(self, ending: HarnessError) -> int:
         """Remove the runs, of which nothing was received, and return the exit code."""
@@ -177,7 +188,6 @@ class Session:
                 notes=[words for extension in asked for words in extension.stopped(runs)],
                 warnings=[warning for run in runs for warning in run.warnings],
                 diverged=sum(run.diverged for run in runs),
-                sealed=all(run.manifest.provenance.get("origin") for run in runs),
             )
         )
         if ending is not None:

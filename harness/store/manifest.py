@@ -1,7 +1,7 @@
 """What a run is, in one file with its results: `run_<subset>.json` (docs/design.md, section 5).
 
 The sections are dictionaries with declared keys: whatever else a file has in them (of a later version, or of a
-benchmark) is kept when the manifest is saved again, compared in `differences`, and covered by the seal.
+benchmark) is kept when the manifest is saved again, and compared in `differences`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class Provenance(TypedDict, total=False):
     providers_file: str | None
     headers: list[str]
     address_from: str | None
-    key_check: str | None
     ca_file: str | None
     price: JSON | None
     primary: str | None
@@ -93,7 +92,6 @@ class Provenance(TypedDict, total=False):
     quirks_used: list[str]
     allowed: list[str]
     reused: dict[str, Count]
-    origin: str | None
 
 
 class Tuning(TypedDict, total=False):

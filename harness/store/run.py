@@ -123,17 +123,15 @@ class RunStore:
         return any(path.exists() and path.stat().st_size for path in (self.files.results, self.files.responses))
 
     def drop(self) -> None:
-        """Leave no run behind where nothing was received: only the log of events stays; failures and the files of
-        features are set aside."""
+        """Remove the files of a new run of which nothing was received. Its lock and what it keeps go with the folder,
+        if that was made for it."""
         files = self.files
+        logs = files.results, files.responses, files.failures, *self._others, files.events
         try:
-            for path in (files.manifest, files.results, files.responses):
+            for path in filter(os.path.lexists, (files.manifest, *logs)):
                 self._disk.unlink(path)
-            if not files.failures.stat().st_size:
-                self._disk.unlink(files.failures)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
-        set_aside_any([files.failures, *self._others], self._stamp, self._disk)
 
     def own_log(self, path: Path) -> log.AppendLog:
         """Repair and open the log of a feature; it is closed with the others."""

@@ -1,25 +1,23 @@
 """The index of a tasks file: one pass validates every line and keeps some tens of bytes of each.
 
 The lines of a file named `.json` are the elements of its array. Tasks are read again from the file when they are
-played, so memory does not grow with its size (docs/design.md, section 4). A cached index is used while the file's size
-and times are the same, or, where only the times differ, its hash.
+played, so memory does not grow with its size (docs/design.md, section 4).
 
-A cache is in a results folder, which may come from somebody else, and an index decides which users there are. So a
-cache ends with its HMAC-SHA256 by a secret of this user's own, and nothing of it is decoded where that does not fit.
+A cached index is used while the file's size and times are the same. A cache is in a results folder, which may come from
+somebody else, and an index decides which users there are: but nobody can know to the nanosecond when a file of this
+machine was changed last (`ctime`), which no program can set.
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 import struct
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from hashlib import blake2b, file_digest, sha256
-from io import BytesIO
+from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import orjson
@@ -152,14 +150,12 @@ def open_index(
     measured: Measured,
     cache_folder: Path,
     key_field: str = "user_id",
-    secret: bytes | None = None,
     part: tuple[int, int] = WHOLE,
 ) -> TaskIndex:
     """Return the index of a tasks file, from the cache if that is valid. Raise `BadInput` with file, line and field.
 
-    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Without a
-    `secret` nothing is cached. Of a `part` i/n only the i-th of n slices is validated, and duplicates are found in it
-    alone.
+    `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Of a
+    `part` i/n only the i-th of n slices is validated, and duplicates are found in it alone.
     """
     try:
         state = path.stat()
@@ -173,11 +169,10 @@ def open_index(
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
-    if secret is not None and (cached := _load(cache, path, stamp, secret)) is not None:
+    if (cached := _load(cache, path, stamp)) is not None:
         return cached
     index = _build(path, measured, cache, key_field, part)
-    if secret is not None:
-        _save(cache, index, stamp, secret)
+    _save(cache, index, stamp)
     return index
 
 
@@ -223,47 +218,27 @@ def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     return scattered
 
 
-SEAL = sha256().digest_size
 BLOCK = 1 << 20
-"""Bytes read at once."""
+"""Bytes that any cache may have."""
 CACHE_MOST = 32
 """Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task several."""
 
 
-def _load(cache: Path, path: Path, stamp: dict[str, object], secret: bytes) -> TaskIndex | None:
+def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None:
     """Return a cached index, None if there is no valid one; a damaged one, or somebody else's, is made again."""
     try:
         with open_regular(cache) as file:
-            if not _is_sealed(file, BLOCK + CACHE_MOST * path.stat().st_size, secret):
+            if os.fstat(file.fileno()).st_size > BLOCK + CACHE_MOST * path.stat().st_size:
                 return None
             held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
             digest, users = saved.pop("sha256"), saved.pop("users")
-            if saved != stamp:
-                same_but_times = {**saved, "times": None} == {**stamp, "times": None}
-                with path.open("rb") as tasks:
-                    if not same_but_times or file_digest(tasks, "sha256").hexdigest() != digest:
-                        return None
-            return TaskIndex(path, held["rows"], digest, cache, users)
+            return TaskIndex(path, held["rows"], digest, cache, users) if saved == stamp else None
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
 
 
-def _is_sealed(file: BinaryIO, most: int, secret: bytes) -> bool:
-    """Return whether a cache was made with this secret. The file is at its beginning afterwards."""
-    size = os.fstat(file.fileno()).st_size - SEAL
-    if not 0 <= size <= most:
-        return False
-    made, left = hmac.new(secret, digestmod="sha256"), size
-    while left and (block := file.read(min(left, BLOCK))):
-        made.update(block)
-        left -= len(block)
-    found = file.read(SEAL)
-    file.seek(0)
-    return hmac.compare_digest(made.digest(), found)
-
-
-def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes) -> None:
+def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
     known = {"sha256": index.sha256, "users": index.users_in_file}
     held = np.frombuffer(orjson.dumps(stamp | known), np.uint8)
     try:
@@ -271,9 +246,5 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object], secret: bytes
     except OSError as error:
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
     check_folder(cache.parent)
-    content = BytesIO()
-    np.savez(content, stamp=held, rows=index.rows)
-    whole = content.getbuffer()
     with replacing(cache, shared=True) as file:
-        file.write(whole)
-        file.write(hmac.digest(secret, whole, "sha256"))
+        np.savez(file, stamp=held, rows=index.rows)

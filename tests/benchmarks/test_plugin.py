@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from harness.benchmarks import registry
+from harness.config import trusted
 from harness.errors import BadInput
 from tests.support.plugins import STARS, VISITS, Commands, changed, foreign
 from tests.support.scripted import completion, serving
@@ -246,7 +247,7 @@ def test_a_run_of_somebody_else_runs_no_code_without_a_word(
     assert "visits of 12 visitors in the north." in page and "Card of 1" not in page
     assert "Cards are plain" in page
     done("stats")
-    assert "that is not this user's own" in done.out and "--trust" not in done.out
+    assert "that you have not run before" in done.out and "--trust" not in done.out
     done("report")
     done("status")
     done("verify", "--without-tasks")
@@ -454,13 +455,13 @@ def test_files_where_they_were_have_not_changed(harness: Commands, tasks: Path, 
     assert "note" not in harness.out
 
 
-def test_originals_are_covered_by_the_seal(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
+def test_originals_are_part_of_what_is_known(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:
     unfinished(harness, tasks, file, *with_files(shots))
     path = harness.results / "m" / "run_north.json"
     data = orjson.loads(path.read_bytes())
     data["provenance"]["sources"]["more"] = "/etc/hostname"
     path.write_bytes(orjson.dumps(data))
-    assert "nothing shows that this run was made by you" in refused_all(harness, "reeval")
+    assert trusted.UNKNOWN in refused_all(harness, "reeval")
 
 
 def test_two_files_of_one_kept_name_are_refused(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:

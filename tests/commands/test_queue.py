@@ -15,7 +15,7 @@ import pytest
 
 from harness import cli
 from tests.support.embedded import Served, served
-from tests.support.scripted import baseline, serving
+from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
 
 KEYS = {"OA_KEY": "sk-test-of-openai", "DS_KEY": "sk-test-of-dashscope"}
 
@@ -158,20 +158,16 @@ def test_what_is_learned_is_in_the_manifest_and_is_not_learned_again(tmp_path: P
     assert "The endpoint takes no temperature" in (results / "gpt-5-mini" / "eval_report_weibo.txt").read_text()
 
 
-def test_one_command_resumes_all_runs_that_can_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It names none, and plays both to their ends once the keys are right."""
+def test_one_command_resumes_all_runs_that_can_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It names none, and plays both to their ends once their provider is at servers that answer."""
     results = tmp_path / "results"
-    with ExitStack() as held:
-        two = Two(held)
-        file = providers(tmp_path, two.oa.url, two.ds.url)
-        for name in ("OA_KEY", "DS_KEY"):
-            monkeypatch.setenv(name, "sk-test-wrong-one")
-        assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--model", "ds:qwen-plus") == 3
+    both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus")
+    with ExitStack() as held, serving(busy) as server:
+        file = providers(tmp_path, server.url, server.url)
+        assert run(results, "--providers", file, *both, *UNTIL_STOPPED) == 3
         (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("resume with: ")]
-        for name, key in KEYS.items():
-            monkeypatch.setenv(name, key)
+        two = Two(held)
+        providers(tmp_path, two.oa.url, two.ds.url)
         assert cli.main(shlex.split(line.removeprefix("resume with: "))[1:]) == 0
     assert {manifest(results, name)["state"] for name in ("gpt-4o", "qwen-plus")} == {"complete"}
 
@@ -179,20 +175,22 @@ def test_one_command_resumes_all_runs_that_can_go_on(
 def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wrong key ends one provider's run with exit code 3 and the command that resumes it; `resume` then plays it."""
+    """A busy server ends one provider's run with exit code 3 and the command that resumes it; `resume` then plays
+    it."""
     results = tmp_path / "results"
-    with ExitStack() as held:
+    with ExitStack() as held, serving(busy) as server:
         two = Two(held)
-        file = providers(tmp_path, two.oa.url, two.ds.url)
-        monkeypatch.setenv("DS_KEY", "sk-test-wrong-one")
-        assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--model", "ds:qwen-plus") == 3
+        file = providers(tmp_path, two.oa.url, server.url)
+        both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus")
+        assert run(results, "--providers", file, *both, *UNTIL_STOPPED) == 3
         shown = capsys.readouterr().out
-        assert "qwen-plus: stopped: " in shown and "check the key" in shown and "resume --name qwen-plus" in shown
+        assert "qwen-plus: stopped: " in shown and "resume --name qwen-plus" in shown
         assert f"--providers {file}" in shown and shown.count("resume with: ") == 1
         ends = {line.split()[0]: line.split()[2:6] for line in shown.splitlines() if line.split()[1:2] == ["weibo"]}
         assert ends["gpt-4o"][0] == "complete" and ends["gpt-4o"][1] == ends["gpt-4o"][2]
         assert ends["qwen-plus"][0] == "stopped" and ends["qwen-plus"][2:] == ["0", "0"]
         assert manifest(results, "gpt-4o")["state"] == "complete"
+        providers(tmp_path, two.oa.url, two.ds.url)
         monkeypatch.delenv("DS_KEY")
         again = ("resume", "--results-dir", results, "--providers", file)
         assert harness(*again) == 2
@@ -206,18 +204,17 @@ def test_run_that_cannot_go_on_keeps_no_other_from_its_end(
 
 
 def test_command_that_resumes_is_shown_where_another_run_cannot_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One has results of another temperature; the other, which is stopped by its key, can go on."""
+    """One has results of another temperature; the other, whose server is busy, can go on."""
     results = tmp_path / "results"
-    with ExitStack() as held:
+    with ExitStack() as held, serving(busy) as server:
         two = Two(held)
-        file = providers(tmp_path, two.oa.url, two.ds.url)
+        file = providers(tmp_path, two.oa.url, server.url)
         assert run(results, "--providers", file, "--model", "oa:gpt-4o") == 0
         capsys.readouterr()
-        monkeypatch.setenv("DS_KEY", "sk-test-wrong-one")
         both = ("--model", "oa:gpt-4o", "--model", "ds:qwen-plus", "--temperature", "0.5")
-        assert run(results, "--providers", file, *both) == 3
+        assert run(results, "--providers", file, *both, *UNTIL_STOPPED) == 3
     assert capsys.readouterr().out.count("resume with: ") == 1
 
 
@@ -233,23 +230,21 @@ def test_unknown_model_is_the_end_of_its_own_run_only(tmp_path: Path, capsys: py
 
 
 def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both providers refused their keys; with the right ones, at other addresses by now, one command finishes all."""
+    """Both providers were busy; at other addresses by now, one command finishes all, and says where each goes on."""
     results = tmp_path / "results"
-    with ExitStack() as held:
-        two = Two(held)
-        file = providers(tmp_path, two.oa.url, two.ds.url)
-        for name in KEYS:
-            monkeypatch.setenv(name, "sk-test-wrong-one")
-        assert run(results, "--providers", file, "--queue", "three", users=0.05) == 3
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name, key)
+    with serving(busy) as server:
+        file = providers(tmp_path, server.url, server.url)
+        assert run(results, "--providers", file, "--queue", "three", *UNTIL_STOPPED, users=0.05) == 3
+    capsys.readouterr()
     with ExitStack() as held:
         two = Two(held)
         file = providers(tmp_path, two.oa.url, two.ds.url)
         assert harness("resume", "--results-dir", results, "--providers", file) == 0
         assert [server.stats()["foreign_keys"] for server in two.both] == [0, 0]
+        shown = capsys.readouterr().out
+        assert shown.count(f"endpoint was {server.url}, is now {two.ds.url}") == 2
     assert steps(results, "gpt-5-mini") == steps(results, "qwq-plus") == steps(results, "plus") != []
 
 
@@ -399,18 +394,16 @@ def test_run_is_found_by_its_model_with_or_without_the_provider(
         assert len(orjson.loads(capsys.readouterr().out)) == rows
 
 
-def test_resumed_run_keeps_within_what_the_providers_file_says_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_run_keeps_within_what_the_providers_file_says_now(tmp_path: Path) -> None:
     """A limit of the account that was lowered since holds; one that is higher raises nothing."""
     from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
-    with served(Options(imitate="openai", key=KEYS["OA_KEY"])) as server:
+    with served(Options(imitate="openai", key=KEYS["OA_KEY"])) as server, serving(busy) as first:
+        file = providers(tmp_path, first.url, server.url)
+        words = ("--model", "oa:gpt-4o", "--rpm", "7000", *UNTIL_STOPPED)
+        assert run(results, "--providers", file, *words, users=0.05) == 3
         file = providers(tmp_path, server.url, server.url)
-        monkeypatch.setenv("OA_KEY", "sk-test-wrong-one")
-        assert run(results, "--providers", file, "--model", "oa:gpt-4o", "--rpm", "7000", users=0.05) == 3
-        monkeypatch.setenv("OA_KEY", KEYS["OA_KEY"])
         text = file.read_text(encoding="utf-8").replace("concurrency = 4", "concurrency = 3\nrpm = 9000\ntpm = 8e6")
         file.write_text(text, encoding="utf-8")
         assert harness("resume", "--results-dir", results, "--providers", file) == 0

@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "defaults", "option", "cost"}
+WORDS = {"model", "errors", "printable", "scrubber", "defaults", "option", "cost"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "model": set(),
     "errors": set(),
     "printable": set(),
+    "scrubber": set(),
     "defaults": {"model", "errors"},
     "option": {"errors", "defaults"},
     "cost": {"model"},

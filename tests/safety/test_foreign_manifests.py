@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.config.address import key_check
 from tests.support import examples
-from tests.support.scripted import Server, serving
+from tests.support.scripted import UNTIL_STOPPED, Server, busy, serving
 
 SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow)
 HANGS = 60.0
@@ -93,7 +92,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         (folder / "key").write_text(OF_FILE)
         (folder / "code.py").write_text("open('ran', 'w').close()\n")
         words = ["--model", "m", "--platform", "weibo", "--api-url", mine.url, "--api-key-file", "key"]
-        assert main(["run", *words, "--results-dir", "whole"]) == 3
+        mine.script = busy
+        assert main(["run", *words, *UNTIL_STOPPED, "--results-dir", "whole"]) == 3
+        mine.script = denied
         assert OF_FILE in mine.heads[-1]
         base = orjson.loads((folder / "whole/m/run_weibo.json").read_bytes())
         yield World(folder, attacker, variables, mine, base)
@@ -145,15 +146,13 @@ def fields(world: World) -> dict[str, st.SearchStrategy[Any]]:
     return {
         "provenance.endpoint": st.sampled_from(urls),
         "provenance.key_from": st.sampled_from([None, *variables_named, *sources]),
-        "provenance.key_check": st.sampled_from([None, *map(key_check, MARKS)]),
         "provenance.provider": st.sampled_from(["mine", "open", "openai", "sglang", "nobody"]),
         "provenance.providers_file": st.sampled_from(paths),
-        "provenance.address_from": st.sampled_from([None, "--api-url"]),
+        "provenance.address_from": st.sampled_from([None, "--api-url", "provider", "LLM_API_BASE", *sources]),
         "provenance.ca_file": st.sampled_from(paths),
         "provenance.headers": st.lists(st.sampled_from(["X-Team", "Authorization"]), max_size=1),
         "provenance.source": st.sampled_from([*paths, "/x/.py"]),
         "provenance.sources": st.dictionaries(st.sampled_from(["prompt", "agent"]), st.sampled_from(paths), max_size=1),
-        "provenance.origin": st.sampled_from([world.base["provenance"]["origin"], "0" * 64]),
         "provenance.quirks": st.just(["x"]),
         "identity.files": st.dictionaries(st.sampled_from(names), st.just(code), max_size=2),
         "identity.model": st.sampled_from(["mine:m", "baseline/recency"]),
@@ -225,7 +224,7 @@ def check(world: World, manifest: dict[str, Any], number: int, capsys: pytest.Ca
     assert "Traceback" not in shown.err
     assert not any(mark in shown.out + shown.err for mark in MARKS)
     allowed = {(OF_VARIABLE, world.variables.url)}
-    allowed |= {(mark, world.mine.url) for mark in (OF_FILE, OF_PROVIDER, OF_HEADER)}
+    allowed |= {(mark, world.mine.url) for mark in (OF_PROVIDER, OF_HEADER)}
     if given_to is not None:
         allowed.add((given_to[0], given_to[1].url))
     for server in world.servers:
@@ -260,13 +259,12 @@ def test_no_manifest_sends_a_key_elsewhere(
 def test_no_command_sends_a_key_where_a_manifest_pairs_them(
     provider: str | None, url: str, key_from: str, number: int, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The pairs of key and address that were sent before manifests had a seal."""
+    """Nor does what an earlier version recorded of the key count."""
     manifest = orjson.loads(orjson.dumps(world.base))
     manifest["provenance"] |= {
         "provider": provider,
         "address_from": None if provider else "--api-url",
         "endpoint": getattr(world, url).url,
         "key_from": key_from.format(world.folder),
-        "key_check": None,
     }
     check(world, manifest, number, capsys)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,18 +11,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
-from msgspec import structs
 
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.config import origin
-from harness.store.manifest import Manifest, load
+from harness.config import trusted
 from tests.support import DATA, ROOT, Terminal
-from tests.support.scripted import Script, baseline, serving
+from tests.support.scripted import UNTIL_STOPPED, Script, baseline, busy, serving
 
 RULES = DATA / "mobility_agents" / "rule_based.py"
 KEY = "sk-of-the-key-file-0123456789"
@@ -47,12 +44,8 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], N
 
 
 def unfinished(url: str, *options: str) -> None:
-    """A run `m` of which nobody was played: the endpoint refuses the key."""
-    assert main(["run", "--model", "m", "--platform", "weibo", "--api-url", url, *options]) == 3
-
-
-def denied(_: dict[str, Any]) -> tuple[int, bytes]:
-    return 401, b"{}"
+    """A run `m` of which nobody was played: the endpoint is busy."""
+    assert main(["run", "--model", "m", "--platform", "weibo", "--api-url", url, *options, *UNTIL_STOPPED]) == 3
 
 
 def edit(change: Change, path: str = "results/m/run_weibo.json") -> None:
@@ -61,191 +54,7 @@ def edit(change: Change, path: str = "results/m/run_weibo.json") -> None:
     Path(path).write_bytes(orjson.dumps(data))
 
 
-# Whose run it is
-
-
-def test_a_run_of_this_user_goes_on_with_its_key_file_without_a_word_wherever_its_folder_lies() -> None:
-    """A copy of the folder is this user's own too."""
-    with serving(denied) as server:
-        unfinished(server.url, "--api-key-file", "key")
-        server.script = baseline
-        Path("results").rename("moved")
-        assert main(["resume", "--results-dir", "moved"]) == 0
-    assert set(server.keys) == {f"Bearer {KEY}"}
-
-
-def test_a_bare_resume_leaves_a_run_from_elsewhere_alone(elsewhere: Callable[[], None], capsys: Streams) -> None:
-    """One sentence, exit 2 and no request; this user's own runs go on."""
-    with serving(denied) as server:
-        unfinished(server.url, "--name", "theirs")
-        elsewhere()
-        unfinished(server.url, "--name", "ours")
-        server.script = baseline
-        capsys.readouterr()
-        assert main(["resume"]) == 2
-        errors = capsys.readouterr().err.splitlines()
-    assert [line for line in errors if "theirs" in line] == errors and len(errors) == 1
-    assert origin.UNKNOWN in errors[0] and "--name theirs" in errors[0]
-    states = {
-        name: orjson.loads(Path(f"results/{name}/run_weibo.json").read_bytes())["state"] for name in ("ours", "theirs")
-    }
-    assert states == {"ours": "complete", "theirs": "stopped"}
-
-
-def test_a_name_from_elsewhere_can_be_pasted_into_a_shell(elsewhere: Callable[[], None], capsys: Streams) -> None:
-    """The words to go on with are words for a shell, whatever its sender called the folder."""
-    with serving(denied) as server:
-        unfinished(server.url)
-    elsewhere()
-    Path("results/m").rename("results/m; touch pasted")
-    capsys.readouterr()
-    assert main(["resume"]) == 2
-    assert "--name 'm; touch pasted'" in capsys.readouterr().err
-
-
-def test_a_run_from_elsewhere_goes_on_where_this_user_says_and_is_theirs_then(
-    elsewhere: Callable[[], None], capsys: Streams
-) -> None:
-    """Its address has to be given again, and with it the key; the file that its manifest names is not read."""
-    with serving(denied) as server:
-        unfinished(server.url, "--api-key-file", "key")
-        elsewhere()
-        before = len(server.bodies)
-        for how, words in (
-            ([], "give --api-url"),
-            (["--api-key-file", "key"], "give the address for --api-key-file too"),
-            (["--extra-header", "X-A: secret"], "give the address for --extra-header too"),
-        ):
-            capsys.readouterr()
-            assert main(["resume", "--name", "m", *how]) == 2
-            assert words in capsys.readouterr().err
-        assert len(server.bodies) == before
-        assert main(["resume", "--name", "m", "--api-url", server.url]) == 3
-        assert server.keys[-1] is None
-        server.script = baseline
-        assert main(["resume"]) == 0
-
-
-OTHERS = {"headers": ["X"], "sources": {"prompt": "/elsewhere"}}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda data: data.update(subset="zhihu"),
-        lambda data: data["identity"]["files"].update({"prompt_own.txt": "0" * 64}),
-        lambda data: data["identity"]["sampling"]["extra_body"].update(a=1),
-        lambda data: data["selection"].update(ratio=0.5),
-        lambda data: data["provenance"].pop("origin"),
-        lambda data: data["provenance"].update(origin="鍵"),
-        *[
-            lambda data, name=name: data["provenance"].update({name: OTHERS.get(name, "/elsewhere")})
-            for name in origin.SEALED
-        ],
-    ],
-)
-def test_a_manifest_with_anything_changed_that_matters_is_no_longer_this_users(change: Change) -> None:
-    """Who has the folder, and not the secret, cannot make a seal that fits."""
-    with serving(denied) as server:
-        unfinished(server.url)
-    assert origin.is_own(manifest(), os.environ)
-    edit(lambda data: data["tuning"].update(learned_limit=3))
-    assert origin.is_own(manifest(), os.environ)
-    edit(change)
-    assert not origin.is_own(manifest(), os.environ)
-
-
-def test_a_run_that_version_0_1_0_sealed_is_still_this_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its manifest has fewer parts to cover; one that is added later breaks the seal like one that is changed."""
-    key = tmp_path / "behavior-harness" / "key"
-    key.parent.mkdir(mode=0o700)
-    key.touch(mode=0o600)
-    key.write_bytes(bytes(32))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    names = ("endpoint", "address_from", "provider", "providers_file", "key_from", "key_check", "headers", "ca_file")
-    provenance: dict[str, Any] = dict.fromkeys((*names, "source"), "x")
-    sections: dict[str, Any] = {name: {} for name in ("identity", "tuning", "tasks", "selection", "counts", "times")}
-    made = Manifest(subset="weibo", state="stopped", provenance={**provenance}, **sections)
-    covered = orjson.dumps(["weibo", {}, provenance, {}], option=orjson.OPT_SORT_KEYS)
-    made.provenance["origin"] = hmac.new(bytes(32), covered, "sha256").hexdigest()
-    assert origin.is_own(made, os.environ)
-    for name in origin.LATER:
-        others = {**made.provenance, name: None}
-        assert not origin.is_own(structs.replace(made, provenance=others), os.environ)
-
-
-def manifest() -> Manifest:
-    found = load(Path("results/m/run_weibo.json"))
-    assert found is not None
-    return found
-
-
-def test_the_secret_is_one_file_that_only_this_user_can_read(tmp_path: Path) -> None:
-    """It is made once, and another process finds it."""
-    with serving(denied) as server:
-        unfinished(server.url)
-        secret = tmp_path / "state/behavior-harness/key"
-        first = secret.read_bytes()
-        unfinished(server.url)
-    assert secret.read_bytes() == first and len(first) == 32
-    assert secret.stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in secret.parent.iterdir()] == ["key"]
-
-
-@pytest.mark.parametrize("trick", ["link", "open to all", "short", "folder", "pipe"])
-def test_a_secret_that_others_may_know_is_none(tmp_path: Path, trick: str, capsys: Streams) -> None:
-    """The run is then not known as this user's, a note names the file, and it ends as it would."""
-    secret = tmp_path / "state/behavior-harness/key"
-    secret.parent.mkdir(parents=True)
-    match trick:
-        case "link":
-            (tmp_path / "known").write_bytes(bytes(32))
-            (tmp_path / "known").chmod(0o600)
-            secret.symlink_to(tmp_path / "known")
-        case "open to all":
-            secret.write_bytes(bytes(32))
-            secret.chmod(0o644)
-        case "short":
-            secret.write_bytes(b"")
-            secret.chmod(0o600)
-        case "folder":
-            secret.mkdir()
-        case "pipe":
-            os.mkfifo(secret, 0o600)
-    with serving(denied) as server:
-        unfinished(server.url)
-    shown = capsys.readouterr().out
-    assert f"your secret cannot be kept in {secret}" in shown
-    assert manifest().provenance["origin"] is None
-    assert main(["resume"]) == 2
-
-
-@pytest.mark.parametrize("place", ["/dev/null", "/proc"])
-def test_a_state_folder_that_cannot_be_written_fails_no_run(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A complete run needs no secret."""
-    monkeypatch.setenv("XDG_STATE_HOME", place)
-    assert main(["run", "--model", "baseline/recency", "--platform", "weibo"]) == 0
-
-
-def test_an_index_that_came_with_a_folder_leaves_no_user_out(
-    elsewhere: Callable[[], None], capsys: Streams, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its sender knows the tasks and where they lie, perhaps; every user has to be proved all the same."""
-    elsewhere()
-    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", "--no-html"]) == 0
-    (cache,) = Path("results/.index").iterdir()
-    with np.load(cache) as whole:
-        columns = {name: column if name == "stamp" else column[:1] for name, column in whole.items()}
-    with cache.open("wb") as file:
-        np.savez(file, **columns)
-    content = cache.read_bytes()
-    cache.write_bytes(
-        content + hmac.digest((tmp_path / "another/behavior-harness/key").read_bytes(), content, "sha256")
-    )
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    capsys.readouterr()
-    assert main(["verify"]) == 0
-    assert "3 of 3 users, complete: sound" in capsys.readouterr().out
+# Bounds
 
 
 @pytest.mark.parametrize("number", [-1, 10**9])
@@ -253,7 +62,7 @@ def test_a_manifest_cannot_ask_for_requests_without_end(
     elsewhere: Callable[[], None], capsys: Streams, number: int
 ) -> None:
     """A reply that cannot be used is asked for again and paid for as often as `run` lets a user say, and no more."""
-    with serving(denied) as server:
+    with serving(busy) as server:
         unfinished(server.url)
         elsewhere()
         edit(lambda data: data["identity"]["settings"].update(parse_retries=number))
@@ -285,15 +94,14 @@ def test_notes_of_what_changed_are_short(capsys: Streams) -> None:
 # Keys and certificates
 
 
-def test_a_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_names(
+def test_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_names(
     capsys: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither with a null check nor with that of a guessed key, and not even when the run is named."""
-    with serving(denied) as server:
+    """Not even when the run is named."""
+    with serving(busy) as server:
         monkeypatch.setenv("SGLANG_API_BASE", server.url)
-        assert main(["run", "--model", "sglang:m", "--platform", "weibo"]) == 3
-        source = {"key_from": f"--api-key-file {Path('key').resolve()}", "key_check": None}
-        edit(lambda data: data["provenance"].update(source))
+        assert main(["run", "--model", "sglang:m", "--platform", "weibo", *UNTIL_STOPPED]) == 3
+        edit(lambda data: data["provenance"].update(key_from=f"--api-key-file {Path('key').resolve()}"))
         before = len(server.bodies)
         for how in ([], ["--name", "m"]):
             assert main(["resume", *how]) == 2
@@ -304,13 +112,14 @@ def test_a_key_file_that_a_manifest_names_is_not_sent_to_a_provider_that_it_name
 def test_certificates_that_a_manifest_names_are_not_trusted(capsys: Streams) -> None:
     """They have to be given again."""
     Path("ca.pem").write_text("", encoding="utf-8")
-    with serving(denied) as server:
+    with serving(busy) as server:
         unfinished(server.url)
         edit(lambda data: data["provenance"].update(ca_file=str(Path("ca.pem").resolve())))
         server.script = baseline
         assert main(["resume", "--name", "m", "--api-url", server.url]) == 0
     assert "certificates named in its manifest are not trusted: give yours with --ca-file" in capsys.readouterr().out
-    assert manifest().provenance["ca_file"] is None
+    saved = orjson.loads(Path("results/m/run_weibo.json").read_bytes())
+    assert saved["provenance"]["ca_file"] is None
 
 
 # Code
@@ -349,17 +158,55 @@ def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
     capsys.readouterr()
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert origin.UNKNOWN in line and "--trust" in line
+    assert trusted.UNKNOWN in line and "--trust" in line
     assert not Path("ran").exists()
     assert main([*words, "--trust"]) in (0, 1)
     assert Path("ran").exists()
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_code_of_this_users_own_run_is_run_without_a_question(agent: Path, words: list[str]) -> None:
-    """The seal of its manifest fits."""
-    assert main(words) in (0, 1)
+def test_code_that_this_user_has_run_is_run_without_a_question(agent: Path, words: list[str], capsys: Streams) -> None:
+    """The very same code, with its settings, wherever its folder lies; once trusted it is known, too."""
+    Path("results").rename("moved")
+    assert main([*words, "--results-dir", "moved"]) in (0, 1)
     assert Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data["identity"]["settings"].update(agent_seed=9),
+        lambda data: data["identity"]["files"].update({"agent_more.py": "0" * 64}),
+        lambda data: data["provenance"].update(source="/elsewhere/walker.py"),
+        lambda data: data["provenance"].update(sources={"agent": "/elsewhere/walker.py"}),
+    ],
+)
+def test_other_code_or_the_same_with_other_settings_is_not_known(agent: Path, change: Change, capsys: Streams) -> None:
+    """Who has the folder can change all that it says."""
+    edit(change, "results/rules/run_beijing.json")
+    capsys.readouterr()
+    assert main(["reeval", "--reparse"]) == 2
+    assert trusted.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
+
+
+def test_records_of_known_code_are_for_their_user_alone(agent: Path, tmp_path: Path, capsys: Streams) -> None:
+    """One that others can have written is none."""
+    folder = tmp_path / "state/behavior-harness/trusted"
+    records = [*folder.iterdir()]
+    assert records and all(path.stat().st_mode & 0o777 == 0o600 for path in records)
+    for path in records:
+        path.chmod(0o666)
+    assert main(["reeval", "--reparse"]) == 2
+    assert trusted.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/proc"])
+def test_state_folder_that_cannot_be_written_fails_no_run(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code is not known later, and needs `--trust`."""
+    monkeypatch.setenv("XDG_STATE_HOME", place)
+    Path("own.txt").write_text("${posts} ${pool}", encoding="utf-8")
+    words = ["--model", "baseline/recency", "--platform", "weibo", "--prompt", "own.txt"]
+    assert main(["run", *words]) in (0, 1)
 
 
 @pytest.mark.parametrize(("answer", "runs"), [("y\n", True), ("\n", False), ("", False), ("n\n", False)])
@@ -373,7 +220,7 @@ def test_on_a_terminal_the_user_is_asked_once(
 ) -> None:
     """No is what silence means."""
     elsewhere()
-    origin._agreed.cache_clear()
+    trusted._agreed.cache_clear()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     capsys.readouterr()
@@ -535,19 +382,20 @@ def test_files_without_an_end_are_refused_and_not_waited_for(kind: str, option: 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "huge"])
 def test_key_file_that_became_something_else_is_not_waited_for(kind: str, capsys: Streams) -> None:
-    """Where an own run took its key from."""
-    with serving(denied) as server:
+    """Where a run took its key from, and the command that resumes it names it again."""
+    with serving(busy) as server:
         unfinished(server.url, "--api-key-file", "key")
         Path("key").unlink()
         odd_file(kind).rename("key")
-        assert main(["resume"]) == 2
+        assert main(["resume", "--api-url", server.url, "--api-key-file", "key"]) == 2
     assert "cannot read the key in" in capsys.readouterr().err
 
 
 def shell(words: str, script: Script) -> tuple[int, str, list[str | None]]:
     """A command of bash with `run ... $URL`, its exit code, its standard error, and the keys that came."""
     with serving(script) as server:
-        command = f"{sys.executable} -m harness run --model m --platform weibo --api-url {server.url} --max-retries 0 "
+        options = shlex.join(["--api-url", server.url, *UNTIL_STOPPED])
+        command = f"{sys.executable} -m harness run --model m --platform weibo {options} "
         where = {**os.environ, "PYTHONPATH": str(ROOT)}
         made = subprocess.run(
             ["bash", "-c", command + words], capture_output=True, text=True, timeout=60, env=where, check=False
@@ -558,13 +406,13 @@ def shell(words: str, script: Script) -> tuple[int, str, list[str | None]]:
 @pytest.mark.parametrize("words", [f"--api-key-file <(echo {KEY})", f"--api-key-file /dev/stdin <<< {KEY}"])
 def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Streams) -> None:
     """`<(pass show key)` is how a key stays off the disk; a resume wants it again."""
-    code, errors, keys = shell(words, denied)
+    code, errors, keys = shell(words, busy)
     assert code == 3 and set(keys) == {f"Bearer {KEY}"}, errors
     assert main(["resume"]) == 2
-    assert "was given its key by --api-key-file /dev/" in capsys.readouterr().err
+    assert "m was run with a key (--api-key-file /dev/" in capsys.readouterr().err
 
 
 def test_endless_pipe_is_refused_at_its_bound() -> None:
     """More than any key has."""
-    code, errors, keys = shell("--api-key-file <(yes)", denied)
+    code, errors, keys = shell("--api-key-file <(yes)", busy)
     assert code == 2 and "it is larger than 65536 bytes" in errors and not keys

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
@@ -160,24 +159,6 @@ def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: p
     assert parsed(["resume"]).args.rpm == 3
     monkeypatch.chdir(own)
     assert parsed(["resume"]).args.rpm == 3
-
-
-def test_name_in_an_allowed_file_is_not_the_users_word_for_a_foreign_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`resume` continues a run from elsewhere only if its name was typed; a file that counts does not type."""
-    pytest.importorskip("harness.features.settings")
-    Path("tasks").mkdir()
-    Path("tasks/weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", 3, 5, 2.0)))
-    with serving(lambda _: (401, b"{}")) as server:
-        assert main(["run", "--model", "m", "--name", "theirs", "--platform", "weibo", "--api-url", server.url]) == 3
-        monkeypatch.setenv("XDG_STATE_HOME", str(Path("another").absolute()))
-        monkeypatch.setenv("LLM_API_BASE", server.url)
-        server.script = baseline
-        server.bodies.clear()
-        Path(FILE).write_text('[resume]\nname = "theirs"\n', encoding="utf-8")
-        monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
-        assert main(["trust"]) == 0
-        assert main(["resume"]) == 2 and not server.bodies
-        assert main(["resume", "--name", "theirs"]) == 0 and server.bodies
 
 
 # From outside

@@ -52,10 +52,10 @@ class Commands:
 
 
 def foreign(folder: Path) -> None:
-    """Make the runs of a folder somebody else's: their seals do not fit."""
+    """Make the runs of a folder somebody else's: nobody here has run them."""
     for path in folder.glob("run_*.json"):
         data = orjson.loads(path.read_bytes())
-        data["provenance"]["origin"] = "0" * 64
+        data["provenance"]["source"] = "/elsewhere/prompt.txt"
         path.write_bytes(orjson.dumps(data))
 
 

@@ -38,6 +38,14 @@ def baseline(body: dict[str, Any]) -> tuple[int, bytes]:
     return 200, completion(answer("baseline/recency", body["messages"], 0))
 
 
+def busy(_: dict[str, Any]) -> tuple[int, bytes]:
+    """Nobody is served, and any request may have been billed: with `UNTIL_STOPPED` a run is soon left to be resumed."""
+    return 503, b"{}"
+
+
+UNTIL_STOPPED = ("--max-outage", "0.1")
+
+
 def completion(text: str) -> bytes:
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
     usage = {"prompt_tokens": 10, "completion_tokens": 5}

@@ -13,12 +13,14 @@ from rich.table import Table
 from harness.benchmarks import settings
 from harness.commands.parser import COMMANDS, RUN, Parsed, parsed
 from harness.config import address, models, options, providers, secrets
+from harness.config.address import Found
 from harness.config.providers import Provider
 from harness.defaults import AUTO
-from harness.endpoint.address import HIDDEN, public_url
+from harness.endpoint.address import public_url
 from harness.errors import BadInput, in_brief
 from harness.feature import function
 from harness.option import Option, option
+from harness.scrubber import HIDDEN
 from harness.ui.console import console
 from harness.ui.streams import show_json
 
@@ -155,7 +157,7 @@ def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting
         found = None
     if found is None:
         return {}
-    made = {"api_url": Setting([one.shown for one in found.addresses], *_source_of_address(args, provider, flag))}
+    made = {"api_url": Setting([one.shown for one in found.addresses], *_source_of_address(found, args, flag))}
     if found.key_from is not None:
         of_flag = args.api_key or args.api_key_file
         kind = VARIABLE if found.key_from in os.environ else FLAG if of_flag else FILE
@@ -164,15 +166,15 @@ def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting
     return made
 
 
-def _source_of_address(args: options.RunOptions, provider: Provider | None, flag: Setting) -> tuple[str, str | None]:
-    if args.api_url:
+def _source_of_address(found: Found, args: options.RunOptions, flag: Setting) -> tuple[str, str | None]:
+    if found.address_from == address.FLAG:
         return flag.source, flag.where
-    if provider:
+    if found.address_from in os.environ:
+        return VARIABLE, found.address_from
+    if provider := found.provider:
         is_set = provider.url_env and os.environ.get(provider.url_env)
         return (VARIABLE, provider.url_env) if is_set else (FILE, provider.source)
-    if variable := next(filter(os.environ.get, address.BASES.values()), None):
-        return VARIABLE, variable
-    return (FILE, args.fallback.source) if args.fallback else (VARIABLE, "OPENAI_API_KEY")
+    return FILE, args.fallback.source if args.fallback else None
 
 
 def _plain(value: Any, clean: Callable[[str], str]) -> Any:

@@ -16,7 +16,7 @@ class EndpointFile:
 
 FEATURE = Feature(
     "endpoint_file",
-    options={EndpointFile: ["run"]},
+    options={EndpointFile: ["run", "resume"]},
     functions={
         "endpoint_of": "harness.features.endpoint_file.file:endpoint_of",
         "endpoint_again": "harness.features.endpoint_file.file:endpoint_again",

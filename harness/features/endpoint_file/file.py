@@ -6,11 +6,12 @@ are that program's own. It holds a key, so no message shows a value.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from harness.benchmarks.files import content
-from harness.config import fields, providers
+from harness.config import fields, providers, trusted
 from harness.config.options import Endpoint
 from harness.defaults import CONCURRENCY_MOST
 from harness.errors import BadInput, to_install
@@ -19,8 +20,7 @@ from harness.option import whole
 from harness.ui.streams import tell
 
 FROM_CONFIG = "--config "
-"""Before the file's path, as the manifest names where a key is from."""
-
+"""Before the file's path, as the manifest says how the address was named."""
 OF_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of YAML's tags on values that they cannot convert."""
 LARGEST = 1 << 20
@@ -39,12 +39,16 @@ def endpoint_of(args: Any) -> Endpoint | None:
     given, others = read(args.config)
     if others:
         tell(f"{args.config}: only the first of its {others + 1} endpoints is used")
+    trusted.remember([given.address_from], os.environ)
     return given
 
 
-def endpoint_again(key_from: str) -> Endpoint | None:
-    """Return the endpoint of the file that a run's key was from, None if that was no such file."""
-    return read(Path(key_from.removeprefix(FROM_CONFIG)))[0] if key_from.startswith(FROM_CONFIG) else None
+def endpoint_again(address_from: str) -> Endpoint | None:
+    """Return the endpoint of a run's file as it is now, None if no command of this user has named that file: a run's
+    folder may come from somebody else."""
+    if not address_from.startswith(FROM_CONFIG) or not trusted.remembers([address_from], os.environ):
+        return None
+    return read(Path(address_from.removeprefix(FROM_CONFIG)))[0]
 
 
 def read(path: Path) -> tuple[Endpoint, int]:
@@ -71,8 +75,7 @@ def read(path: Path) -> tuple[Endpoint, int]:
     key = found.get("api_key") or None
     names = {"concurrency": pace, "timeout": "timeout"}
     tuning = {name: found[given] for name, given in names.items() if given in found}
-    source = f"{FROM_CONFIG}{path.resolve()}" if key else None
-    return Endpoint(url, key, source, found["model"], tuning, str(path)), len(entries) - 1
+    return Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", found["model"], tuning, str(path)), len(entries) - 1
 
 
 def _known_address(provider: Any, path: Path) -> str:

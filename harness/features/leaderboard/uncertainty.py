@@ -123,8 +123,8 @@ def _read(report: Scored, results: Path) -> _Read:
     if not os.path.exists(files.results):  # unlike the path's own method it fails for no name, however long
         raise BadInput("no records")
     saved = SavedRun(files, manifest) if (manifest := load(files.manifest)) else None
-    if saved and not saved.is_own and not registry.is_shipped(saved.manifest.identity["benchmark"]):
-        raise BadInput("they need code of a folder that is not this user's own")  # a table does not ask for trust
+    if saved and not saved.is_known and not registry.is_shipped(saved.manifest.identity["benchmark"]):
+        raise BadInput("they need code of a folder that you have not run before")  # a table does not ask for trust
     figures = runs.figures([subset := Subset(report.run, files, saved)], None)
     side = runs.read(subset, figures)
     if len(side.tasks) != report.scored:

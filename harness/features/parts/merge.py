@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.reports import Report
-from harness.config import origin
 from harness.cost import Price, Rate
 from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
@@ -278,8 +277,7 @@ def _kept_file(parts: Sequence[Part], name: str, digest: str) -> bytes:
 
 
 def _manifest(parts: Sequence[Part]) -> Manifest:
-    """Return the manifest of the whole run, as it is before its results are counted. It is this user's own if all parts
-    are."""
+    """Return the manifest of the whole run, as it is before its results are counted."""
     first, manifests = parts[0].manifest, [part.manifest for part in parts]
     selection = whole(first.selection)
     tuning = first.tuning.copy()
@@ -296,8 +294,6 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
         first, state=RUNNING, results_sha256=None, cost=None, counts={}, times=times, tuning=tuning, selection=selection
     )
     made.provenance = _provenance(manifests)
-    is_own = all(origin.is_own(of, os.environ) for of in manifests)
-    made.provenance["origin"] = origin.seal(made, os.environ) if is_own else None
     return made
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,9 @@ SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
 FOR_HELP = frozenset({"help", "help-all"})
 RESUME = "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
-"""Options of the endpoint. `resume` takes neither from here: each run has its own."""
+"""Options of an address in this file, and of its key."""
+ENDPOINT = frozenset({URLS, KEY_FILE, "config"})
+"""Options that `resume` does not take from here: each run has its own endpoint."""
 TOGETHER = ({"api_url", "provider", "config"}, {"api_key", "api_key_file"}, {"model", "queue"}, {"json", "format"})
 """Options of which one on the command line replaces the others here, in addition to rivals."""
 CODE = ".py"
@@ -72,7 +74,13 @@ def of_command(interface: Interface, typed: Mapping[str, Any]) -> Given:
         return Given()
     call = Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
     named = typed.get("benchmark", BENCHMARK if interface.command == RUN else "")
-    return given(found, call, named, frozenset(typed), os.environ)
+    of_file = given(found, call, named, frozenset(typed), os.environ)
+    if interface.command != RESUME:
+        return of_file
+    run = built(RUN, ())  # a run whose address this file named goes on where it names it now
+    call = replace(call, command=RUN, own=run.own, of_benchmark=run.of_benchmark)
+    of_run = given(found, call, BENCHMARK, frozenset(), os.environ)
+    return replace(of_file, fallback=of_run.fallback)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,7 @@ def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None
     if URLS not in endpoint:
         return None
     key_file = endpoint[KEY_FILE].value if KEY_FILE in endpoint else None
-    return Fallback(tuple(endpoint[URLS].value), key_file, str(file.path))
+    return Fallback(tuple(endpoint[URLS].value), key_file, str(file.path), f"--settings {file.path.resolve()}")
 
 
 def _values(file: Document, call: Call, benchmark: str) -> dict[str, _Value]:
@@ -125,7 +133,7 @@ def _values(file: Document, call: Call, benchmark: str) -> dict[str, _Value]:
 
 
 def _levels(file: Document, call: Call, benchmark: str) -> Iterator[_Level]:
-    own = _by_flag([one for one in call.own if call.command != RESUME or one.name not in (URLS, KEY_FILE)])
+    own = _by_flag([one for one in call.own if call.command != RESUME or one.name not in ENDPOINT])
     tables = {name: value for name, value in file.content.items() if name in call.commands and type(value) is dict}
     yield _Level("", {name: value for name, value in file.content.items() if name not in tables}, own)
     table, of_benchmarks = tables.get(call.command, {}), JSON()

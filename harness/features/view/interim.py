@@ -78,9 +78,9 @@ class Interim:
 
 
 def interim(run: SavedRun, index: LineIndex) -> Interim | None:
-    """Return what reports on a run so far; None where that would need code, data of somebody else, or whole repeats."""
+    """Return what reports on a run so far; None where that would need code or whole repeats."""
     try:
-        if run.manifest.repeats > 1 or (run.benchmark_class.task_files.data_files and not run.is_own):
+        if run.manifest.repeats > 1:
             return None
         return Interim(run, run.measuring(None), index)
     except HarnessError:

@@ -343,13 +343,10 @@ class Viewed:
 
     @cached_property
     def _playable(self) -> Benchmark:
-        """Return the benchmark on the run's own data. Raise `BadInput` where that would execute code, or read files
-        that a manifest of somebody else names."""
+        """Return the benchmark on the run's own data. Raise `BadInput` where that would execute code."""
         saved = self._saved
         if self.shipped is None or saved.has_code:
             raise BadInput("playing this run again would execute its code: `harness show` does")
-        if not saved.is_own and self.chosen.tasks is None:
-            raise BadInput("this run was not made by you on this machine: name the tasks folder with --tasks-dir")
         return saved.as_it_was(self.chosen.tasks, play=True)
 
     def _task(self, benchmark: Benchmark, data: JSON) -> Task | None:

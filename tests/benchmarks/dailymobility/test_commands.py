@@ -21,7 +21,7 @@ from harness.benchmarks.dailymobility.synth import files
 from harness.cli import main
 from harness.store.log import seal, unseal
 from tests.support import DATA, ROOT
-from tests.support.scripted import Script, Server, answer, completion, serving
+from tests.support.scripted import UNTIL_STOPPED, Script, Server, answer, busy, completion, serving
 
 AGENTS = DATA / "mobility_agents"
 ASKING, RULES, RAISING, CATCHING = (
@@ -455,23 +455,18 @@ def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
     assert KEY not in shown.out + shown.err
 
 
-def test_resume_finds_the_key_in_the_config_file_again_at_the_same_address_only(
+def test_resume_takes_address_and_key_of_the_config_file_again(
     town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that names another address by now is refused, and its endpoint hears of nothing."""
-    with serving(lambda body: (401, b"{}")) as server, serving(commuter) as other:
-        assert configured(town, tmp_path / "out", config(server.url)) == 3
-        server.script = commuter
-        config(other.url)
+    """As they are by then: the old endpoint hears of nothing."""
+    with serving(busy) as server, serving(commuter) as other:
+        assert configured(town, tmp_path / "out", config(server.url), *UNTIL_STOPPED) == 3
+        config(other.url, api_key=f"{KEY}-renewed")
         asked = len(server.bodies)
         capsys.readouterr()
-        assert again("resume", tmp_path / "out") == 2
-        refused = capsys.readouterr().err
-        assert server.url in refused and other.url in refused and KEY not in refused
-        assert len(server.bodies) == asked and not other.bodies
-        config(server.url, api_key=f"{KEY}-renewed")
         assert again("resume", tmp_path / "out") == 0
-        assert set(server.keys[asked:]) == {f"Bearer {KEY}-renewed"}
+        assert f"endpoint was {server.url}, is now {other.url}" in capsys.readouterr().out
+        assert len(server.bodies) == asked and set(other.keys) == {f"Bearer {KEY}-renewed"}
     assert report(tmp_path / "out", "千问-7B")["coverage"]["complete"]
 
 

@@ -121,7 +121,8 @@ def test_second_command_waits_for_what_the_first_has_reserved(bench: Bench) -> N
 
 
 def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
-    """A command that waited for it stops, and the day's budget holds; tomorrow, or with more, both go on."""
+    """A command that waited for it stops, and leaves nothing, since it sent nothing. The day's budget holds; tomorrow,
+    or with more, the other goes on."""
     hang_after(bench, plain, 0)
     with playing(bench, "--model", "p:b", *SHARED, limit=2) as first:
         wait_for(lambda: bench.account.arrived)
@@ -135,8 +136,9 @@ def test_what_a_dead_command_had_reserved_is_spent(bench: Bench) -> None:
     assert tokens(bench) <= 4_000
     bench.account.script = plain
     bench.account.release.set()
-    for name in "ab":
-        assert bench.resume("--name", name, "--budget", "30ktok/day") == 0
+    assert not (bench.results / "a").exists()
+    assert bench.run("--max-tokens", "60", "--budget", "30ktok/day", limit=2) == 0
+    assert bench.resume("--name", "b", "--budget", "30ktok/day") == 0
     assert bench.exact("a") == bench.spent("a") and bench.spent("b") <= bench.bounds("b")[1]
 
 

@@ -28,7 +28,7 @@ def test_the_first_endpoint_is_taken(file: Path) -> None:
     found, others = read(file)
     assert (found.url, found.key, found.model, others) == ("http://h:1/v1", SECRET, "千问", 1)
     assert found.tuning == {"concurrency": 7, "timeout": 30}
-    assert found.key_from == f"--config {file.resolve()}"
+    assert found.address_from == f"--config {file.resolve()}"
     assert SECRET not in repr(found)
 
 

@@ -48,9 +48,10 @@ def stopped(bench: Bench, *words: str) -> None:
 
 
 def test_price_of_an_address_that_never_answered_is_not_that_of_the_next_one(bench: Bench, other: Account) -> None:
-    """Begun at a provider, without an answer, then at a local server: no price is known there."""
-    bench.account.script = lambda body, number: Act(None, None, "status 401")
-    assert bench.run(limit=3) == 3
+    """Begun at a provider, and killed before its first request, then at a local server: no price is known there."""
+    bench.account.script = lambda body, number: Act(None, None, "status 503")
+    assert bench.run("--max-outage", "0.1", limit=3) == 3
+    (bench.results / "a" / "run_weibo.log").write_bytes(b"")
     assert bench.resume("--name", "a", "--api-url", other.url) == 0
     cost = bench.cost()
     assert (cost["amount"], cost["price"], cost["requests"]) == (None, None, other.arrived)

@@ -14,7 +14,7 @@ from harness.commands.parser import COMMANDS, built, parsed
 from harness.config import address
 from harness.config.address import Found
 from harness.errors import BadInput
-from harness.features.settings.settings_file import KEY_FILE, URLS
+from harness.features.settings.settings_file import ENDPOINT, KEY_FILE, URLS
 from harness.option import Option
 from tests.support import ROOT
 from tests.support.allowed import allow
@@ -87,8 +87,9 @@ def test_every_key_gives_what_its_flag_gives(command: str) -> None:
     own = built(command, ()).own
     if any(one.required for one in own):
         pytest.skip("it needs arguments")
+    left_out = ENDPOINT if command == "resume" else (URLS, KEY_FILE)
     for one in own:
-        if not one.flags or one.once or one.secret or one.name in (URLS, KEY_FILE):
+        if not one.flags or one.once or one.secret or one.name in left_out:
             continue
         text = one.choices[-1] if one.choices else TEXTS.get(one.kind) or taken(one)
         text = "" if one.kind is bool else text
@@ -142,10 +143,11 @@ def test_variable_goes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_value_counts_like_a_flag_of_resume_but_for_the_endpoint() -> None:
-    """Tuning goes over that of the earlier process; each run keeps its own address."""
+    """Tuning goes over that of the earlier process; the address is for runs whose address this file named."""
     write(f'timeout = 5\napi-url = "{URL}"\n')
-    assert given("resume", "timeout", "api_url") == [5, None]
-    assert parsed(["resume"]).args.fallback is None
+    assert parsed(["resume"]).args.fallback.urls == (URL,)
+    write('timeout = 5\nconfig = "bench.yaml"\n')
+    assert given("resume", "timeout", "api_url", "config") == [5, None, None]
 
 
 def test_named_file_comes_first_then_this_folders_then_the_users(tmp_path: Path) -> None:

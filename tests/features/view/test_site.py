@@ -19,7 +19,6 @@ from harness.features.view.site import PAGE_MOST, SHOWN_MOST, USERS, NotThere, S
 from harness.model import Paragraph, Quote
 from harness.store.log import objects, seal
 from tests.features.view.conftest import look
-from tests.support.plugins import foreign
 
 RUNS = (("recency", "weibo"), ("commuter", "beijing"), ("four-stars", "yelp"))
 SIDE = "/user?name=recency&subset=weibo&user={}&with=random"
@@ -157,14 +156,6 @@ def test_private_texts_are_shown_only_on_request(results: Path) -> None:
         assert all(("Request 1 of" in page) is posts and (">Posts<" in page) is posts for page in pages)
         named = [html.escape(name) in page for name, page in zip(names, pages, strict=False)]
         assert all(named) if posts else not any(named)
-
-
-def test_private_texts_of_others_runs_need_a_tasks_folder_of_mine(results: Path) -> None:
-    """A manifest from somebody else names any file of this machine."""
-    foreign(results / "recency")
-    [key, *_] = users(results, "recency", "weibo")
-    page = look(Site(Folder(Chosen(results, True)), link), link("user", name="recency", subset="weibo", user=key))
-    assert "Request 1" not in page and "--tasks-dir" in page
 
 
 def test_no_code_of_a_run_is_executed_and_nothing_is_written(results: Path, tmp_path: Path) -> None:
