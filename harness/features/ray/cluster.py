@@ -45,8 +45,8 @@ from harness.features.ray.worker import LEASE_SECONDS, Player
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
-START_SECONDS = 60.0
-"""How long a worker may take to start: machines may join the cluster until then."""
+START_SECONDS = 300.0
+"""How long a worker may take to start: the machine may be busy, and others may join the cluster until then."""
 PROCESS_DIED = "worker process has died"
 """In the error of an actor whose machine is still there."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -114,8 +114,9 @@ class Cluster:
     async def start(self) -> RayWorker:
         """Return a new worker that is ready. Raise `HarnessError`."""
         options: Any = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-        seed = os.environ.get("PYTHONHASHSEED", "random")
-        handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": {"PYTHONHASHSEED": seed}}).remote()
+        # By itself Ray starts workers with a niceness of 15: on a busy machine they would get next to nothing.
+        variables = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random"), "RAY_worker_niceness": "0"}
+        handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": variables}).remote()
         worker = RayWorker("", handle)
         try:
             opened = handle.open.remote(code_version(), self._plans, self._digests, *self._contents)
@@ -143,8 +144,13 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
     _check(address)
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
-        own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
+        own: dict[str, Any] = {
+            "address": "local",
+            "num_cpus": workers or os.cpu_count(),
+            "object_store_memory": STORE_BYTES,
+        }
         own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
+        own |= {"_system_config": {"prestart_worker_first_driver": False}}  # of processes that no actor would take
         with _authenticated(None if address else folder / "token"):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:

@@ -97,6 +97,8 @@ class Crew:
         self._withheld: list[tuple[Slots, int, float]] = []
         """Slots that lost workers may still use, and until when."""
         self._losses = 0
+        self._starting = 0
+        """Workers that are being started."""
         self._serving = anyio.create_task_group()
 
     async def serve(self, lanes: Sequence[LaneOfParts]) -> None:
@@ -121,12 +123,15 @@ class Crew:
 
     async def _hire(self) -> None:
         """Start a worker, and have it play until it is lost."""
+        self._starting += 1
         try:
             worker = await self._start()
         except HarnessError as error:
-            if self._seats and isinstance(error, MachineError):
+            if isinstance(error, MachineError) and (self._seats or self._starting > 1):
                 return self._note(f"the run goes on with fewer workers: {error}")
             return self._stop(error)
+        finally:
+            self._starting -= 1
         await self._employ(worker)
 
     async def _employ(self, worker: Any) -> None:
@@ -236,7 +241,7 @@ class Crew:
         assert report.ended
         lane, error = part.lane, report.ended.error
         others = [other for other in self._sharing(lane.slots) if other is not seat]
-        undecided = _reached_nothing(report) and any(not other.last.replies for other in others)
+        undecided = _reached_nothing(report) and (self._starting or any(not other.last.replies for other in others))
         may_be_alone, was_cut_off = undecided or self._others_reply(seat), seat.cut_off
         loan = seat.loan
         if loan:

@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 
+from harness.errors import MachineError
 from harness.features.ray import crew
 from harness.features.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
-from tests.features.ray.conftest import Near, Place
+from tests.features.ray.conftest import Near, Place, until
 from tests.support.plugins import Commands
 from tests.support.scripted import Server, baseline, serving
 
@@ -101,8 +103,7 @@ def test_lost_worker_costs_what_it_had_not_reported(
     replies = Counter((one["user_id"], one["request"], one["nth"]) for one in saved(tmp_path / "r"))
     assert set(replies.values()) == {1} and len(replies) == requests.total()
     assert set(server.bodies) == set(requests)
-    log = [orjson.loads(line.text) for line in sound_lines(tmp_path / "r" / "run_weibo.log")]
-    assert [event["detail"] for event in log if event["what"] == "worker"] == ["worker 0 is lost: it was to be lost"]
+    assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
 
 
 def test_workers_that_are_lost_again_and_again_stop_the_run(
@@ -254,28 +255,88 @@ def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFix
     assert max(sums) == 4
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_worker_without_a_way_to_the_endpoint(
-    others: int, local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
-    """Its users are played by others, and the log names it; alone it stops the run, as one process does."""
+@pytest.fixture
+def cut_off(cluster: Place) -> None:
+    """The first worker has no way to the endpoint."""
 
-    def cut_off(number: int, worker: Near) -> None:
+    def change(number: int, worker: Near) -> None:
         if number == 0:
             plan = worker.player.plans[0]
             [address] = plan.way.found.addresses if plan.way.found else ()
             found = replace(plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),))  # type: ignore[type-var]
             worker.player.plans = [plan._replace(way=replace(plan.way, found=found))]
 
-    cluster.change = cut_off
-    commands = Commands(tmp_path, capsys)
+    cluster.change = change
+
+
+def about_workers(folder: Path) -> list[str]:
+    log = [orjson.loads(line.text) for line in sound_lines(folder / "run_weibo.log")]
+    return [event["detail"] for event in log if event["what"] == "worker"]
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_worker_without_a_way_to_the_endpoint_is_played_without(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its users are played by others, and the log names it."""
     with serving(baseline) as server:
-        commands(*at(server), "--engine", "ray", "--workers", 1 + others, code=0 if others else 3)
-    if others:
-        assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
-        log = [orjson.loads(line.text) for line in sound_lines(tmp_path / "r" / "run_weibo.log")]
-        [detail] = [event["detail"] for event in log if event["what"] == "worker"]
-        assert detail.startswith("worker 0 gets no users for 30 s: ")
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+    [detail] = about_workers(tmp_path / "r")
+    assert detail.startswith("worker 0 gets no users for 30 s: ")
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one process does."""
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=3)
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_worker_without_a_way_waits_for_one_that_is_being_started(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """On a slow machine the other begins only when the first has given up."""
+    given_up = anyio.Event()
+
+    async def second_waits(number: int) -> None:
+        if number == 1:
+            await until(lambda: about_workers(tmp_path / "r"))
+            given_up.set()
+
+    cluster.starts = second_waits
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    assert given_up.is_set()
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+
+
+def test_worker_that_cannot_be_started_is_played_without(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Also when the only other is lost, and its successor is still being started."""
+
+    def lose_first(number: int, worker: Near) -> None:
+        worker.lost_after = 1 if number == 0 else None
+
+    async def second_fails(number: int) -> None:
+        if number == 1:
+            await until(lambda: len(cluster.started) == 3)
+            raise MachineError("no machine")
+        if number == 2:
+            await until(lambda: len(about_workers(tmp_path / "r")) == 2)
+
+    cluster.change, cluster.starts = lose_first, second_fails
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    assert about_workers(tmp_path / "r") == [
+        "worker 0 is lost: it was to be lost",
+        "the run goes on with fewer workers: no machine",
+    ]
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
 def test_budget_holds_over_all_workers_and_loses_nothing(
