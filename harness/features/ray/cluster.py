@@ -56,9 +56,7 @@ class Actor:
     """A worker process. No `async def` here: a single one would move all methods off the main thread, where alarms
     that break off an agent's code do not exist."""
 
-    def open(
-        self, version: str, plans: Sequence[WorkerPlan], digests: Sequence[str], *contents: bytes
-    ) -> BadInput | str:
+    def open(self, version: str, plans: Sequence[WorkerPlan], files: Sequence[Mapping[str, bytes]]) -> BadInput | str:
         """Get ready to play; return the error, or the name of this process."""
         here = f"{os.getpid()} on {socket.gethostname()}"
         if version != (own := code_version()):
@@ -67,7 +65,7 @@ class Actor:
         os.environ["XDG_STATE_HOME"] = self._state.name  # nothing stays on this machine
         loop = _new_loop()
         asyncio.set_event_loop(loop)
-        self._player = Player(plans, dict(zip(digests, contents, strict=True)), loop)
+        self._player = Player([plan._replace(files=content) for plan, content in zip(plans, files, strict=True)], loop)
         threading.Thread(target=self._watch, daemon=True).start()
         gc.set_threshold(*GC_THRESHOLD)
         return here
@@ -104,12 +102,11 @@ class RayWorker:
 
 
 class Cluster:
-    """Starts workers. `contents` are the bytes of files by SHA-256; Ray keeps them once for each machine."""
+    """Starts workers. Ray keeps the files of plans once for each machine; the rest, with the key, it does not keep."""
 
-    def __init__(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> None:
-        self._plans = plans
-        self._digests = list(contents)
-        self._contents = [ray.put(data) for data in contents.values()]
+    def __init__(self, plans: Sequence[WorkerPlan]) -> None:
+        self._plans = [plan._replace(files={}) for plan in plans]
+        self._files = ray.put([plan.files for plan in plans])
 
     async def start(self) -> RayWorker:
         """Return a new worker that is ready. Raise `HarnessError`."""
@@ -119,7 +116,7 @@ class Cluster:
         handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": variables}).remote()
         worker = RayWorker("", handle)
         try:
-            opened = handle.open.remote(code_version(), self._plans, self._digests, *self._contents)
+            opened = handle.open.remote(code_version(), self._plans, self._files)
             answer = await asyncio.wait_for(opened, START_SECONDS)
         except TimeoutError:
             worker.kill()

@@ -21,7 +21,6 @@ import anyio
 import anyio.to_thread
 
 from harness.defaults import GRACE_SECONDS, Tuning
-from harness.endpoint.caller import FREE
 from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
@@ -39,8 +38,8 @@ has been without it for a minute."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
-CUT_OFF_SECONDS, REST_SECONDS = 10.0, 30.0
-"""How long a worker may reach nothing while others have replies, and how long it gets no part then."""
+REST_SECONDS = 30.0
+"""How long a worker gets no part that has reached nothing while others have replies."""
 BUDGET_REACHED = 5
 """Exit code of an error about a budget."""
 
@@ -63,7 +62,7 @@ class WorkerGone(Exception):
 class _Seat:
     """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
     found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop, and while
-    others play if it has `waived` its part of a budget. `cut_off`: others reach the endpoint, and it does not."""
+    others play if it has `waived` its part of a budget."""
 
     worker: Any
     part: UserPart | None = None
@@ -76,7 +75,6 @@ class _Seat:
     silent: bool = False
     rests_until: float = float("-inf")
     waived: bool = False
-    cut_off: bool = False
     loan: Any = None
 
     @property
@@ -208,9 +206,9 @@ class Crew:
             seat.loan = borrow(lane.caller.allowance)
         loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
         seconds = FIRST_TURN_SECONDS if seat.begins or not seat.last.in_flight else TURN_SECONDS
-        if seat.begins and lane.caller.traffic.successes:  # as in an outage of one process
+        if seat.begins and lane.caller.traffic.successes and not self._others_reply(seat):  # as in an outage
             tuning = replace(tuning, wait=max(tuning.wait, tuning.max_outage))
-        grace = 0.0 if seat.cut_off else None if lane.ending is None else GRACE_SECONDS
+        grace = None if lane.ending is None else GRACE_SECONDS
         return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
 
     # What a worker reports
@@ -226,7 +224,8 @@ class Crew:
             await lane.commit.saved()
         except MachineError as error:
             lane.stop(error, grace=0.0)
-        if lane.count(part, seat.last, report):
+        lane.count(part, report)
+        if report.counts.get(("done", "")):
             self._losses = 0
         if report.latencies:
             seat.replied_at = now
@@ -234,27 +233,24 @@ class Crew:
         lane.mirror([other.last for other in self.plays(lane)])
         if report.ended:
             self._end(seat, part, report)
-        elif _reached_nothing(report) and self._others_reply(seat):
-            seat.cut_off = True
 
     def _end(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
         assert report.ended
         lane, error = part.lane, report.ended.error
         others = [other for other in self._sharing(lane.slots) if other is not seat]
-        undecided = _reached_nothing(report) and (self._starting or any(not other.last.replies for other in others))
-        may_be_alone, was_cut_off = undecided or self._others_reply(seat), seat.cut_off
+        undecided = not lane.caller.traffic.successes and (self._starting or others)
         loan = seat.loan
         if loan:
             loan.settle(report.taken)
         self._leave(seat)
-        lane.end_part(report.ended)
+        lane.end_part(part.run, report.ended)
         if error is None:
             lane.finished()
         elif lane.ending is None and error.exit_code == BUDGET_REACHED and others:
             seat.waived = True
             lane.waiting.appendleft(part)
-        elif lane.ending is None and (was_cut_off or (type(error) is EndpointStopped and may_be_alone)):
-            self._rest(seat, part, "it does not reach the endpoint" if was_cut_off else str(error))
+        elif lane.ending is None and type(error) is EndpointStopped and (undecided or self._others_reply(seat)):
+            self._rest(seat, part, str(error))
         elif lane.ending is None:
             lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
 
@@ -269,7 +265,7 @@ class Crew:
         self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {why}")
 
     def _leave(self, seat: _Seat) -> None:
-        seat.part, seat.loan, seat.cut_off, seat.allowed, seat.last = None, None, False, 0, TurnReport()
+        seat.part, seat.loan, seat.allowed, seat.last = None, None, 0, TurnReport()
 
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""
@@ -303,11 +299,3 @@ class Crew:
 def _tuning(lanes: Sequence[LaneOfParts], slots: Slots) -> Tuning:
     """Return the limits of an account as they are now."""
     return reduce(Tuning.combined, [lane.tuning for lane in lanes if lane.slots is slots])
-
-
-def _reached_nothing(report: TurnReport) -> bool:
-    """Return whether all tries of a part failed on the way to the endpoint, for a while."""
-    now = report.snapshot
-    if now is None or report.replies or not now.faults or (not report.ended and now.seconds < CUT_OFF_SECONDS):
-        return False
-    return all(kind in FREE for kind, _ in now.faults)

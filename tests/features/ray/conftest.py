@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,8 +113,8 @@ class Place(ModuleType):
         for worker in self.workers[before:]:
             worker.close()
 
-    def Cluster(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> Place:
-        self._plans, self._contents = plans, contents
+    def Cluster(self, plans: Sequence[WorkerPlan]) -> Place:
+        self._plans = plans
         return self
 
     async def start(self) -> Near:
@@ -122,7 +122,7 @@ class Place(ModuleType):
         self.started.append(number)
         await self.starts(number)
         loop = asyncio.new_event_loop()
-        worker = Near(str(number), Player(self._plans, self._contents, loop), loop)
+        worker = Near(str(number), Player(self._plans, loop), loop)
         self.change(number, worker)
         self.workers.append(worker)
         return worker

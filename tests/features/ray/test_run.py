@@ -146,6 +146,30 @@ def test_options_of_one_process_are_those_of_workers(
     assert found[0] == found[1]
 
 
+def test_workers_reuse_the_replies_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """As one process does: nothing is requested that the other run has, and replies and results are the same."""
+    pytest.importorskip("harness.features.reuse")
+    commands = Commands(tmp_path, capsys)
+    with serving(baseline) as server:
+        few = [*at(server)]
+        few[few.index("30")], few[few.index("r")] = "10", "earlier"
+        commands(*few)
+        earlier = len(server.bodies)
+        requests, replies = [], []
+        for name, engine in (("local", ()), ("workers", ON_TWO)):
+            before = len(server.bodies)
+            commands(*at(server), "--name", name, "--reuse", "earlier", *engine)
+            requests.append(sorted(server.bodies[before:]))
+            replies.append(
+                sorted((one["user_id"], one["request"], one.get("reused")) for one in saved(tmp_path / name))
+            )
+    assert requests[0] == requests[1] != []
+    assert replies[0] == replies[1] and sum(reused == "earlier" for *_, reused in replies[0]) == earlier
+    assert (tmp_path / "local" / RESULTS).read_bytes() == (tmp_path / "workers" / RESULTS).read_bytes()
+
+
 def test_models_of_one_command_share_workers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
