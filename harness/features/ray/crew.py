@@ -21,11 +21,10 @@ import anyio
 import anyio.to_thread
 
 from harness.defaults import GRACE_SECONDS, Tuning
-from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
 from harness.features.ray.lane import LaneOfParts, UserPart
-from harness.features.ray.messages import SentPart, TurnOrder, TurnReport
+from harness.features.ray.messages import PartEnd, SentPart, TurnOrder, TurnReport
 from harness.features.ray.worker import LEASE_SECONDS
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
@@ -66,7 +65,6 @@ class _Seat:
 
     worker: Any
     part: UserPart | None = None
-    begins: bool = False
     allowed: int = 0
     limit: int = 0
     last: TurnReport = field(default_factory=TurnReport)
@@ -92,8 +90,6 @@ class Crew:
         self._count = count
         self._lanes: Sequence[LaneOfParts] = ()
         self._seats: list[_Seat] = []
-        self._withheld: list[tuple[Slots, int, float]] = []
-        """Slots that lost workers may still use, and until when."""
         self._losses = 0
         self._starting = 0
         """Workers that are being started."""
@@ -133,27 +129,41 @@ class Crew:
         await self._employ(worker)
 
     async def _employ(self, worker: Any) -> None:
-        self._seats.append(seat := _Seat(worker))
+        seat = _Seat(worker)
+        self._seats.append(seat)
         try:
             while True:
-                await self._turn(seat)
+                if part := self._next(seat):
+                    await self._play(seat, part)
+                else:
+                    await worker.turn(None, TurnOrder(0.0, Tuning(), 0))
+                    await anyio.sleep(TURN_SECONDS / 4)
         except WorkerGone as gone:
+            if seat.part and not gone.certain:  # it may be sending until then
+                await anyio.sleep_until(seat.turned_at + SHARE_SECONDS)
             self._lose(seat, gone)
 
-    async def _turn(self, seat: _Seat) -> None:
-        if seat.part is None and (part := self._next(seat)):
-            seat.part, seat.begins, seat.last = part, True, TurnReport()
-        if seat.part is None:
-            await seat.worker.turn(None, TurnOrder(0.0, Tuning(), 0))
-            return await anyio.sleep(TURN_SECONDS / 4)
-        order = self._order(seat, seat.part)
-        sent, seat.begins = seat.part.sent() if seat.begins else None, False
-        report = await self._answer(seat, sent, order)
-        await self._take(seat, seat.part, report)
+    async def _play(self, seat: _Seat, part: UserPart) -> None:
+        """Have a worker play a part, until it has ended. Raise `WorkerGone`."""
+        lane = part.lane
+        seat.part, seat.last, seat.allowed = part, TurnReport(), 0
+        borrow = function("loan")
+        seat.loan = borrow(lane.caller.allowance) if borrow else None
+        report = await self._answer(seat, part.sent(), self._first_order(seat, lane))
+        while not report.ended and not lane.over:
+            await self._take(seat, part, report)
+            report = await self._answer(seat, None, self._order(seat, lane))
+        if not lane.over:
+            await self._take(seat, part, report)
+        if not report.ended:
+            raise WorkerGone("it played on after its run had ended", certain=False)
+        seat.part = None
+        if not lane.over:
+            self._end(seat, part, report.ended)
 
     async def _answer(self, seat: _Seat, sent: SentPart | None, order: TurnOrder) -> TurnReport:
         """Return the report of a turn. Raise `WorkerGone`."""
-        seat.turned_at = asyncio.get_running_loop().time()
+        seat.turned_at = anyio.current_time()
         answer = asyncio.ensure_future(seat.worker.turn(sent, order))
         try:
             await asyncio.wait({answer}, timeout=SHARE_SECONDS)
@@ -172,53 +182,53 @@ class Crew:
 
     def _next(self, seat: _Seat) -> UserPart | None:
         """Return the part that a worker plays next: of the lane with the largest share of parts left."""
-        if asyncio.get_running_loop().time() < seat.rests_until:
+        if anyio.current_time() < seat.rests_until:
             return None
-        open_lanes = [
-            lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(seat, lane)
-        ]
-        if not open_lanes:
+        waiting = [lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(seat, lane)]
+        if not waiting:
             return None
-        return max(open_lanes, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
+        return max(waiting, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
 
     def _has_room(self, seat: _Seat, lane: LaneOfParts) -> bool:
         """Return whether one more worker has a share of a lane's limit and budget."""
-        others = len(self._sharing(lane.slots))
-        return others < _tuning(self._lanes, lane.slots).most and not (seat.waived and others)
+        others = len(self._sharing(lane))
+        return others < self._limits(lane).most and not (seat.waived and others)
 
-    def _sharing(self, slots: Slots) -> list[_Seat]:
-        """Return the seats that have a share of an account's limits."""
-        return [seat for seat in self._seats if seat.part and seat.part.lane.slots is slots and not seat.silent]
+    def _sharing(self, lane: LaneOfParts) -> list[_Seat]:
+        """Return the seats that have a share of the limits of a lane's account."""
+        return [seat for seat in self._seats if seat.part and seat.part.lane.slots is lane.slots and not seat.silent]
 
-    def _order(self, seat: _Seat, part: UserPart) -> TurnOrder:
-        lane, slots = part.lane, part.lane.slots
-        sharing, whole = self._sharing(slots), _tuning(self._lanes, slots)
-        number, shares = sharing.index(seat) + 1, min(len(sharing), whole.most)
-        tuning = whole.shared(min(number, shares), shares)
-        now = asyncio.get_running_loop().time()
-        self._withheld = [held for held in self._withheld if held[2] > now]
-        used = sum([other.in_use for other in sharing if other is not seat])
-        used += sum([number for account, number, _ in self._withheld if account is slots])
-        seat.allowed = max(0, min(tuning.most if number <= shares else 0, whole.most - used))
-        if seat.limit and seat.begins:
+    def _limits(self, lane: LaneOfParts) -> Tuning:
+        """Return the limits of a lane's account as they are now."""
+        return reduce(Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots])
+
+    def _first_order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
+        order = self._order(seat, lane)
+        tuning = order.tuning
+        if seat.limit:
             tuning = replace(tuning, start=seat.limit)
-        if seat.begins and (borrow := function("loan")):
-            seat.loan = borrow(lane.caller.allowance)
-        loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
-        seconds = FIRST_TURN_SECONDS if seat.begins or not seat.last.in_flight else TURN_SECONDS
-        if seat.begins and lane.caller.traffic.successes and not self._others_reply(seat):  # as in an outage
+        if lane.caller.traffic.successes and not self._others_reply(seat):  # as in an outage
             tuning = replace(tuning, wait=max(tuning.wait, tuning.max_outage))
+        return order._replace(tuning=tuning)
+
+    def _order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
+        sharing, limits = self._sharing(lane), self._limits(lane)
+        number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
+        tuning = limits.shared(min(number, shares), shares)
+        used = sum([other.in_use for other in sharing if other is not seat])
+        seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
+        rates = {name: rate * seat.allowed / limits.most for name in ("rpm", "tpm") if (rate := getattr(limits, name))}
+        tuning = replace(tuning, **rates)
+        loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
+        seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
         grace = None if lane.ending is None else GRACE_SECONDS
         return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
 
     # What a worker reports
 
     async def _take(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
-        now, lane = asyncio.get_running_loop().time(), part.lane
-        if lane.over and report.ended:
-            return self._leave(seat)
-        if lane.over:
-            raise WorkerGone("it played on after its run had ended", certain=False)
+        """Save and count what a worker reports."""
+        lane = part.lane
         try:
             part.save(report)
             await lane.commit.saved()
@@ -228,51 +238,40 @@ class Crew:
         if report.counts.get(("done", "")):
             self._losses = 0
         if report.latencies:
-            seat.replied_at = now
+            seat.replied_at = anyio.current_time()
         seat.last, seat.limit = report, report.limit or seat.limit
         lane.mirror([other.last for other in self.plays(lane)])
-        if report.ended:
-            self._end(seat, part, report)
 
-    def _end(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
-        assert report.ended
-        lane, error = part.lane, report.ended.error
-        others = [other for other in self._sharing(lane.slots) if other is not seat]
-        undecided = not lane.caller.traffic.successes and (self._starting or others)
-        loan = seat.loan
+    def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
+        """Note how a part has ended; give it to others if it is its worker that cannot go on."""
+        lane, error, loan = part.lane, ended.error, seat.loan
         if loan:
-            loan.settle(report.taken)
-        self._leave(seat)
-        lane.end_part(part.run, report.ended)
+            loan.settle(seat.last.taken)
+        lane.end_part(part.run, ended)
+        others = self._sharing(lane)
+        undecided = not lane.caller.traffic.successes and (self._starting or others)
         if error is None:
             lane.finished()
-        elif lane.ending is None and error.exit_code == BUDGET_REACHED and others:
+        elif lane.ending is not None:
+            return
+        elif error.exit_code == BUDGET_REACHED and others:
             seat.waived = True
             lane.waiting.appendleft(part)
-        elif lane.ending is None and type(error) is EndpointStopped and (undecided or self._others_reply(seat)):
-            self._rest(seat, part, str(error))
-        elif lane.ending is None:
+        elif type(error) is EndpointStopped and (undecided or self._others_reply(seat)):
+            seat.rests_until = anyio.current_time() + REST_SECONDS
+            lane.waiting.appendleft(part)
+            self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
+        else:
             lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
 
     def _others_reply(self, seat: _Seat) -> bool:
-        since = asyncio.get_running_loop().time() - REST_SECONDS
+        since = anyio.current_time() - REST_SECONDS
         return any(other.replied_at > since for other in self._seats if other is not seat)
-
-    def _rest(self, seat: _Seat, part: UserPart, why: str) -> None:
-        """Give a part to others, and none to its worker for a while."""
-        seat.rests_until = asyncio.get_running_loop().time() + REST_SECONDS
-        part.lane.waiting.appendleft(part)
-        self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {why}")
-
-    def _leave(self, seat: _Seat) -> None:
-        seat.part, seat.loan, seat.allowed, seat.last = None, None, 0, TurnReport()
 
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""
         self._seats.remove(seat)
         if part := seat.part:
-            if not gone.certain:
-                self._withheld.append((part.lane.slots, seat.in_use, seat.turned_at + SHARE_SECONDS))
             part.lane.waiting.appendleft(part)
             part.lane.mirror([other.last for other in self.plays(part.lane)])
             if seat.loan:
@@ -294,8 +293,3 @@ class Crew:
         for lane in self._lanes:
             if not lane.over:
                 lane.stop(error, GRACE_SECONDS)
-
-
-def _tuning(lanes: Sequence[LaneOfParts], slots: Slots) -> Tuning:
-    """Return the limits of an account as they are now."""
-    return reduce(Tuning.combined, [lane.tuning for lane in lanes if lane.slots is slots])

@@ -313,14 +313,14 @@ def test_late_machine_takes_part_and_keeps_its_slots_when_it_is_lost(
 def test_machine_without_a_way_to_the_endpoint_is_played_without(
     play: Commands, wanted: Wanted, tmp_path: Path
 ) -> None:
-    """Its proxy is dead: nobody fails, and the log names its worker. Then the raylet of another run's driver is killed,
-    and with it Ray ends the driver; the run goes on without Ray."""
-    with endpoint(*SLOW) as url, cluster(1, HTTP_PROXY=url) as raylets:
+    """Its proxy is dead: nobody fails, and the log names its worker; the other machine joins when it has given up. Then
+    the raylet of another run's driver is killed, and with it Ray ends the driver; the run goes on without Ray."""
+    dead = {"HTTP_PROXY": "http://127.0.0.1:1", "NO_PROXY": "127.0.0.1"}
+    with endpoint(*SLOW) as url, cluster(1, **dead) as raylets:
         there = "http://endpoint.invalid/v1"  # behind the proxy, which takes a whole address for its own path
-        raylets.add(1, {"HTTP_PROXY": "http://127.0.0.1:1"})
-        with held():  # else the others could be done before it has begun
-            process = play(CHAINS, there, *on(raylets), env={**os.environ, "HTTP_PROXY": url})
-            [note] = reaches(process, lambda: about_workers(tmp_path / "run"))
+        process = play(CHAINS, there, *on(raylets), env={**os.environ, "HTTP_PROXY": url})
+        [note] = reaches(process, lambda: about_workers(tmp_path / "run"))
+        raylets.add(1, {"HTTP_PROXY": url})
         assert " gets no users for 30 s: the endpoint has never answered" in note
         assert process.wait() == 0
         prove(CHAINS, tmp_path / "run", url, wanted(CHAINS))

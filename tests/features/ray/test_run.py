@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from harness.errors import MachineError
 from harness.features.ray import crew
+from harness.features.ray.crew import WorkerGone
 from harness.features.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
 from tests.features.ray.conftest import Near, Place, until
@@ -87,12 +89,33 @@ def test_lost_worker_costs_what_it_had_not_reported(
     cluster: Place,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice, and the log has it."""
+    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice, and the log has it.
+    What it reports is saved before its next turn, and only what was not saved is requested again."""
     monkeypatch.setattr(crew, "SHARE_SECONDS", 0.1)
+    not_saved = list[int]()
 
     def lose_first(number: int, worker: Near) -> None:
-        worker.certain = certain
-        worker.lost_after = after if number == 0 else None
+        if number == 0:
+            worker.certain, worker.lost_after = certain, after
+            worker.turn = watched(worker)  # type: ignore[method-assign]
+
+    def watched(worker: Near) -> Any:
+        turn, reported = worker.turn, Counter[str]()
+
+        async def noted(part: Any, order: Any) -> Any:
+            assert count_saved() >= reported["replies"]
+            try:
+                report = await turn(part, order)
+            except WorkerGone:
+                not_saved.append(len(server.bodies) - count_saved())
+                raise
+            reported["replies"] += report.logs.get("responses", b"").count(b"\n")
+            return report
+
+        return noted
+
+    def count_saved() -> int:
+        return len(saved(tmp_path / "r"))
 
     cluster.change = lose_first
     with serving(baseline) as server:
@@ -103,6 +126,7 @@ def test_lost_worker_costs_what_it_had_not_reported(
     replies = Counter((one["user_id"], one["request"], one["nth"]) for one in saved(tmp_path / "r"))
     assert set(replies.values()) == {1} and len(replies) == requests.total()
     assert set(server.bodies) == set(requests)
+    assert len(server.bodies) - requests.total() <= not_saved[0]
     assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
 
 
@@ -187,29 +211,29 @@ def test_worker_that_was_stopped_asks_before_it_sends(
     local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
     """It wakes within a turn whose lease is over: no request goes out before the driver's next turn."""
-    now, asleep, begun = [0.0], list[int](), list[int]()
+    begins, counts = list[int](), list[int]()
 
-    def stopped(body: dict[str, Any]) -> tuple[int, bytes]:
-        if len(server.bodies) % 10 == 0:
-            now[0] += LEASE_SECONDS
-            asleep.append(len(server.bodies))
-        return baseline(body)
+    def clock() -> float:
+        """Ten seconds go by with each tenth request: as long as a lease."""
+        counts.append(len(server.bodies))
+        return LEASE_SECONDS * (counts[-1] // 10)
 
     def watch(number: int, worker: Near) -> None:
-        turn = worker.turn
+        turn = worker.player.turn
 
-        async def noted(part: Any, order: Any) -> Any:
-            begun.append(len(server.bodies))
-            return await turn(part, order)
+        def noted(part: Any, order: Any) -> Any:
+            begins.append(len(counts))
+            return turn(part, order)
 
-        worker.turn = noted  # type: ignore[method-assign]
-        worker.player._clock = lambda: now[0]
+        worker.player.turn = noted  # type: ignore[method-assign]
+        worker.player._clock = clock
 
     cluster.change = watch
-    with serving(stopped) as server:
+    with serving(baseline) as server:
         Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
-    on_its_way = {count + 1 for count in begun}  # the turn began between the request and its arrival
-    assert len(asleep) > 10 and set(asleep) <= {*begun, *on_its_way}
+    leased_at = {counts[begin] for begin in begins}
+    asleep = set(range(10, len(server.bodies), 10))
+    assert len(asleep) > 10 and asleep <= leased_at
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
@@ -252,31 +276,41 @@ def test_engines_take_turns_with_repeats(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place) -> None:
     """While workers end, are lost and start: the sum of what they may have in flight is never above it, and reaches
-    it."""
-    sums = set[int]()
+    it. So do the shares of a rate, as the endpoint's clock confirms."""
+    sums, rates = set[int](), set[float]()
+    arrivals = list[float]()
+
+    def timed(body: dict[str, Any]) -> tuple[int, bytes]:
+        arrivals.append(time.monotonic())
+        return baseline(body)
 
     def watch(number: int, worker: Near) -> None:
         turn = worker.turn
 
         async def noted(part: Any, order: Any) -> Any:
-            allowed[number] = order.slots
+            allowed[number], rate[number] = order.slots, order.tuning.rpm or 0.0
             sums.add(sum(allowed.values()))
+            rates.add(round(sum(rate.values()), 6))
             try:
                 report = await turn(part, order)
             except Exception:
-                allowed[number] = 0
+                allowed[number] = rate[number] = 0
                 raise
-            allowed[number] = 0 if report.ended or report.snapshot is None else max(order.slots, report.in_flight)
+            ended = report.ended or report.snapshot is None
+            allowed[number] = 0 if ended else max(order.slots, report.in_flight)
+            rate[number] = 0 if ended else rate[number]
             return report
 
         worker.lost_after = 3 if number < 2 else None
         worker.turn = noted  # type: ignore[method-assign]
 
     allowed: dict[int, int] = {}
+    rate: dict[int, float] = {}
     cluster.change = watch
-    with serving(baseline) as server:
-        Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "3")
-    assert max(sums) == 4
+    with serving(timed) as server:
+        Commands(tmp_path, capsys)(*at(server), "--rpm", "6000", "--engine", "ray", "--workers", "3")
+    assert max(sums) == 4 and max(rates) == 6000.0
+    assert arrivals[-1] - arrivals[0] > 0.7 * (len(arrivals) - 1) / 100  # a part may begin with a tenth of a second's
 
 
 @pytest.fixture
