@@ -38,7 +38,7 @@ LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
 REST_SECONDS = 30.0
-"""How long a worker gets no part that has reached nothing while others have replies."""
+"""How long a worker gets no part whose last one could not go on there, and may elsewhere."""
 BUDGET_REACHED = 5
 """Exit code of an error about a budget."""
 
@@ -60,19 +60,16 @@ class WorkerGone(Exception):
 @dataclass(eq=False)
 class _Seat:
     """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
-    found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop, and while
-    others play if it has `waived` its part of a budget."""
+    found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop."""
 
     worker: Any
     part: UserPart | None = None
     allowed: int = 0
     limit: int = 0
     last: TurnReport = field(default_factory=TurnReport)
-    replied_at: float = float("-inf")
     turned_at: float = 0.0
     silent: bool = False
     rests_until: float = float("-inf")
-    waived: bool = False
     loan: Any = None
 
     @property
@@ -149,7 +146,7 @@ class Crew:
         seat.part, seat.last, seat.allowed = part, TurnReport(), 0
         borrow = function("loan")
         seat.loan = borrow(lane.caller.allowance) if borrow else None
-        report = await self._answer(seat, part.sent(), self._first_order(seat, lane))
+        report = await self._answer(seat, part.sent(), self._order(seat, lane))
         while not report.ended and not lane.over:
             await self._take(seat, part, report)
             report = await self._answer(seat, None, self._order(seat, lane))
@@ -184,15 +181,14 @@ class Crew:
         """Return the part that a worker plays next: of the lane with the largest share of parts left."""
         if anyio.current_time() < seat.rests_until:
             return None
-        waiting = [lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(seat, lane)]
+        waiting = [lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(lane)]
         if not waiting:
             return None
         return max(waiting, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
 
-    def _has_room(self, seat: _Seat, lane: LaneOfParts) -> bool:
-        """Return whether one more worker has a share of a lane's limit and budget."""
-        others = len(self._sharing(lane))
-        return others < self._limits(lane).most and not (seat.waived and others)
+    def _has_room(self, lane: LaneOfParts) -> bool:
+        """Return whether one more worker has a share of a lane's limit."""
+        return len(self._sharing(lane)) < self._limits(lane).most
 
     def _sharing(self, lane: LaneOfParts) -> list[_Seat]:
         """Return the seats that have a share of the limits of a lane's account."""
@@ -202,15 +198,6 @@ class Crew:
         """Return the limits of a lane's account as they are now."""
         return reduce(Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots])
 
-    def _first_order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
-        order = self._order(seat, lane)
-        tuning = order.tuning
-        if seat.limit:
-            tuning = replace(tuning, start=seat.limit)
-        if lane.caller.traffic.successes and not self._others_reply(seat):  # as in an outage
-            tuning = replace(tuning, wait=max(tuning.wait, tuning.max_outage))
-        return order._replace(tuning=tuning)
-
     def _order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
         sharing, limits = self._sharing(lane), self._limits(lane)
         number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
@@ -218,7 +205,7 @@ class Crew:
         used = sum([other.in_use for other in sharing if other is not seat])
         seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
         rates = {name: rate * seat.allowed / limits.most for name in ("rpm", "tpm") if (rate := getattr(limits, name))}
-        tuning = replace(tuning, **rates)
+        tuning = replace(tuning, start=seat.limit or tuning.start, **rates)
         loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
         seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
         grace = None if lane.ending is None else GRACE_SECONDS
@@ -238,7 +225,7 @@ class Crew:
         if report.counts.get(("done", "")):
             self._losses = 0
         if report.latencies:
-            seat.replied_at = anyio.current_time()
+            lane.replied_at = anyio.current_time()
         seat.last, seat.limit = report, report.limit or seat.limit
         lane.mirror([other.last for other in self.plays(lane)])
 
@@ -248,25 +235,25 @@ class Crew:
         if loan:
             loan.settle(seat.last.taken)
         lane.end_part(part.run, ended)
-        others = self._sharing(lane)
-        undecided = not lane.caller.traffic.successes and (self._starting or others)
         if error is None:
-            lane.finished()
-        elif lane.ending is not None:
-            return
-        elif error.exit_code == BUDGET_REACHED and others:
-            seat.waived = True
-            lane.waiting.appendleft(part)
-        elif type(error) is EndpointStopped and (undecided or self._others_reply(seat)):
-            seat.rests_until = anyio.current_time() + REST_SECONDS
-            lane.waiting.appendleft(part)
-            self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
-        else:
-            lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
+            return lane.finished()
+        if lane.ending is not None:
+            return None
+        if not self._may_go_on(lane, error):
+            return lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
+        seat.rests_until = anyio.current_time() + REST_SECONDS
+        lane.waiting.appendleft(part)
+        return self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
 
-    def _others_reply(self, seat: _Seat) -> bool:
-        since = anyio.current_time() - REST_SECONDS
-        return any(other.replied_at > since for other in self._seats if other is not seat)
+    def _may_go_on(self, lane: LaneOfParts, error: HarnessError) -> bool:
+        """Return whether other workers, or the same one later, may play a part that an error has ended."""
+        if error.exit_code == BUDGET_REACHED:
+            return bool(self._sharing(lane))
+        if type(error) is not EndpointStopped:
+            return False
+        if lane.replied_at is None:
+            return self._starting > 0 or any(self.plays(lane))
+        return anyio.current_time() - lane.replied_at < lane.tuning.max_outage
 
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""

@@ -71,7 +71,8 @@ class UserPart:
 
 
 class LaneOfParts(Lane):
-    """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has."""
+    """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has. `replied_at` is when any
+    worker reported a reply last, in seconds of the event loop."""
 
     def __init__(self, *args: Any, crew: Crew, place: int, plan: Plan, workers: int, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -87,6 +88,7 @@ class LaneOfParts(Lane):
             "notices": self.caller.traffic.notices,
             "unusable": self.answers.unusable,
         }
+        self.replied_at: float | None = None
         self._done = Counter[str]()
         self._live: Sequence[Snapshot] = ()
         self._last: Snapshot | None = None
