@@ -222,7 +222,7 @@ class Crew:
         except MachineError as error:
             lane.stop(error, grace=0.0)
         lane.count(part, report)
-        if report.counts.get(("done", "")):
+        if report.counts.get(("done", ""), 0) > 0:
             self._losses = 0
         if report.latencies:
             lane.replied_at = anyio.current_time()

@@ -39,14 +39,14 @@ STOP_SECONDS = 3.0
 
 @dataclass(eq=False)
 class UserPart:
-    """Users of a run, by their places, whom one engine plays. `saved` is where their lines are, by log. `scores` are as
-    reported last."""
+    """Users of a run, by their places, whom one engine plays. `saved` is where their lines are, by log. `last` is the
+    snapshot that was reported last."""
 
     lane: LaneOfParts
     run: Run
     users: NDArray[np.int64]
     saved: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: {log: [] for log in LOGS})
-    scores: SubsetProgress | None = None
+    last: Snapshot | None = None
 
     def save(self, report: TurnReport) -> None:
         """Append what a worker reports to the run's files."""
@@ -63,7 +63,9 @@ class UserPart:
         for name in ("limit", "part", "by"):
             selection.pop(name, None)
         manifest = structs.replace(run.manifest, selection=selection)
-        return SentPart(lane.place, run.subset, path, tasks, {log: self._read(log) for log in LOGS}, manifest)
+        return SentPart(
+            lane.place, run.subset, path, tasks, {log: self._read(log) for log in LOGS}, manifest, self.last
+        )
 
     def _read(self, log: str) -> bytes:
         with open(getattr(self.run.store.files, log), "rb") as file:
@@ -187,8 +189,7 @@ class LaneOfParts(Lane):
         self._done[run.subset] += counts["done", ""]
         run.failed += counts["failed", ""]
         self.advance(run, steps)
-        if report.snapshot:
-            part.scores = report.snapshot.subsets[0]
+        part.last = report.snapshot or part.last
         usage = RunUsage(replies, counts["prompt_tokens", ""], 0, counts["completion_tokens", ""])
         run.store.bill.at(run.store.rate).merge(usage)  # until the files are read again
 
@@ -241,7 +242,7 @@ class LaneOfParts(Lane):
         base = run.progress()
         if self.over:
             return base
-        scored = [base, *[part.scores for part in self.parts if part.run is run and part.scores]]
+        scored = [base, *[part.last.subsets[0] for part in self.parts if part.run is run and part.last]]
         sums, users = Counter[str](), Counter[str]()
         for progress in scored:
             for name, score in progress.scores.items():

@@ -21,8 +21,7 @@ TASKS, RESULTS, REUSED = "tasks", "results", "reused"
 WorkCounts = Counter[tuple[str, str]]
 """Numbers by name; those by kind of what happened too."""
 NUMBERS = ("requests", "retries", "prompt_tokens", "completion_tokens")
-BY_KIND = ("faults", "failures", "notices", "unusable")
-"""Members of a snapshot that are added up over all parts."""
+"""Members of a snapshot that are added up over all parts, as are those by kind."""
 
 
 class WorkerPlan(NamedTuple):
@@ -39,7 +38,7 @@ class WorkerPlan(NamedTuple):
 
 class SentPart(NamedTuple):
     """Users of one subset, for one engine: their tasks, and what is saved of them, by log. `plan` is its place among
-    the plans."""
+    the plans. `last` is the last snapshot of the engine that played them before, None if there was none."""
 
     plan: int
     subset: str
@@ -47,6 +46,7 @@ class SentPart(NamedTuple):
     tasks: bytes
     logs: Mapping[str, bytes]
     manifest: Manifest
+    last: Snapshot | None = None
 
 
 class TurnOrder(NamedTuple):
@@ -87,15 +87,18 @@ class TurnReport(NamedTuple):
     ended: PartEnd | None = None
 
 
-def progress_counts(progress: SubsetProgress) -> WorkCounts:
-    return Counter({("done", ""): progress.done, ("failed", ""): progress.failed, ("steps", ""): progress.steps_done})
+def progress_counts(progress: SubsetProgress, failures: Sequence[tuple[str, int]]) -> WorkCounts:
+    """Return the counts that begin again, or less, when another engine takes up a part: failed users are played again."""
+    counts = WorkCounts({("failures", kind): number for kind, number in failures})
+    counts.update({("done", ""): progress.done, ("failed", ""): progress.failed, ("steps", ""): progress.steps_done})
+    return counts
 
 
 def snapshot_counts(snapshot: Snapshot) -> WorkCounts:
-    counts = progress_counts(snapshot.subsets[0])
+    counts = progress_counts(snapshot.subsets[0], snapshot.failures)
     for name in NUMBERS:
         counts[name, ""] = getattr(snapshot, name)
-    for name in BY_KIND:
+    for name in ("faults", "notices", "unusable"):
         for kind, number in getattr(snapshot, name):
             counts[name, kind] = number
     return counts

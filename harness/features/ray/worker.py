@@ -195,7 +195,9 @@ class PartEngine(Extension):
         caller.transport = PermittedTransport(caller.transport, self._player)
         if question := caller.question:
             caller.question = replace(question, transport=PermittedTransport(question.transport, self._player))
-        self._counted = progress_counts(lane.runs[0].progress())
+        last = self._part.last
+        progress = last.subsets[0] if last else lane.runs[0].progress()
+        self._counted = progress_counts(progress, last.failures if last else ())
         self._feature_counts = counts(lane.runs[0].manifest)
         self._obey(lane, self._order)
 
@@ -225,7 +227,9 @@ class PartEngine(Extension):
         caller, slots, snapshot = lane.caller, lane.caller.limiter.slots, lane.snapshot()
         counted = snapshot_counts(snapshot)
         counted["replies", ""] = caller.traffic.successes
-        new, self._counted = counted - self._counted, counted
+        new = counted.copy()
+        new.subtract(self._counted)
+        self._counted = counted
         replies = new["replies", ""]
         if self._order.loan is not None:
             taken, reserved = function("taken")(caller.allowance)

@@ -130,6 +130,41 @@ def test_lost_worker_costs_what_it_had_not_reported(
     assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
 
 
+def test_failed_users_of_a_lost_worker_are_counted_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """They are played again with its part, and fail again: at the end there are no more of them."""
+    refused = set[bytes]()
+
+    def refusing(body: dict[str, Any]) -> tuple[int, bytes]:
+        key = orjson.dumps(body["messages"])
+        if len(server.bodies) in (20, 30, 40) or key in refused:
+            refused.add(key)
+            return 400, b'{"error": {"message": "not this one"}}'
+        return baseline(body)
+
+    def lose_first(number: int, worker: Near) -> None:
+        if number == 0:
+            worker.turn = lost_with_failures(worker)  # type: ignore[method-assign]
+
+    def lost_with_failures(worker: Near) -> Any:
+        turn = worker.turn
+
+        async def noted(part: Any, order: Any) -> Any:
+            if sum(1 for _ in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")):
+                worker.lost_after = 0
+            return await turn(part, order)
+
+        return noted
+
+    cluster.change = lose_first
+    with serving(refusing) as server:
+        shown = Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=1)
+    failed = {orjson.loads(line.text)["user_id"] for line in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")}
+    assert len(cluster.workers) == 2 and len(failed) == 3
+    assert "(3 failed)" in shown and "failed 3 users: http_400 3" in shown and "\n3 users failed: " in shown
+
+
 def test_workers_that_are_lost_again_and_again_stop_the_run(
     local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
