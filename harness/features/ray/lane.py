@@ -63,9 +63,8 @@ class UserPart:
         for name in ("limit", "part", "by"):
             selection.pop(name, None)
         manifest = structs.replace(run.manifest, selection=selection)
-        return SentPart(
-            lane.place, run.subset, path, tasks, {log: self._read(log) for log in LOGS}, manifest, self.last
-        )
+        logs = {log: self._read(log) for log in LOGS}
+        return SentPart(lane.place, run.subset, path, tasks, logs, manifest, self.last)
 
     def _read(self, log: str) -> bytes:
         with open(getattr(self.run.store.files, log), "rb") as file:
@@ -181,7 +180,7 @@ class LaneOfParts(Lane):
         traffic.successes += replies
         progress = self.progress
         for name, by_kind in self._by_kind.items():
-            by_kind.update({kind: number for (member, kind), number in counts.items() if member == name})
+            by_kind += Counter({kind: number for (member, kind), number in counts.items() if member == name})
         for seconds in report.latencies:
             self.caller.latency.add(seconds)
             progress.replied()

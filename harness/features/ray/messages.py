@@ -88,7 +88,7 @@ class TurnReport(NamedTuple):
 
 
 def progress_counts(progress: SubsetProgress, failures: Sequence[tuple[str, int]]) -> WorkCounts:
-    """Return the counts that begin again, or less, when another engine takes up a part: failed users are played again."""
+    """Return the counts that may fall when another engine takes up a part: failed users are played again."""
     counts = WorkCounts({("failures", kind): number for kind, number in failures})
     counts.update({("done", ""): progress.done, ("failed", ""): progress.failed, ("steps", ""): progress.steps_done})
     return counts
