@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -68,12 +67,12 @@ class Seen:
     modes: list[int]
     attempts: dict[str, list[str]]
     with_key: list[int]
-    workers: int
+    niceness: list[int]
     code: int
     sent: int
     completed: int
     saved: int
-    resumed: Counter[str]
+    resumed: dict[str, int]
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +80,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """One run for all tests, begun in a folder with modules of the names of those that workers import."""
     here, home = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("home")
     write_modules(here)
-    with (
-        TemporaryDirectory() as temporary,
-        endpoint("--latency", "0.5") as url,
-    ):  # a socket's path has at most 107 bytes
+    # The path of a socket has at most 107 bytes.
+    with TemporaryDirectory() as temporary, endpoint("--latency", "0.5") as url:
         variables = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "TMPDIR": temporary}
         variables |= {"LLM_API_KEY": KEY, "LLM_API_BASE": url}
         yield _look(here, home, Path(temporary), url, {**os.environ, **variables})
@@ -109,7 +106,8 @@ def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str
             modes = [path.stat().st_mode & 0o777 for path in (cluster, cluster / "token")]
             with_key = [one for one in below if KEY.encode() in words_of(one) + environment_of(one)]
             with_key += [process.pid] if KEY.encode() in words_of(process.pid) else []
-            workers = sum(b"ray::Actor" in words_of(one) for one in below)
+            workers = [one for one in below if b"ray::Actor" in words_of(one)]
+            niceness = [os.getpriority(os.PRIO_PROCESS, worker) for worker in workers]
             [gcs] = wait_for(lambda: list(cluster.rglob("gcs_server_port_*")))
             address = f"127.0.0.1:{gcs.read_text()}"
             with held():  # it is not done before others have tried
@@ -121,20 +119,20 @@ def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str
             code = process.wait()
     ended, on_disk = stats(url), saved()
     subprocess.run(command, check=True, **start)
-    counts = {name: stats(url)[name] for name in ("requests", "distinct_bodies")} | {"saved": saved()}
+    resumed = {name: stats(url)[name] for name in ("requests", "distinct_bodies")} | {"saved": saved()}
     return Seen(
-        here,
-        home,
-        found,
-        modes,
-        tries,
-        with_key,
-        workers,
-        code,
-        ended["requests"],
-        ended["completed"],
-        on_disk,
-        Counter(counts),
+        here=here,
+        home=home,
+        listeners=found,
+        modes=modes,
+        attempts=tries,
+        with_key=with_key,
+        niceness=niceness,
+        code=code,
+        sent=ended["requests"],
+        completed=ended["completed"],
+        saved=on_disk,
+        resumed=resumed,
     )
 
 
@@ -159,7 +157,12 @@ def test_own_cluster_leaves_nothing_in_the_home_folder_and_imports_nothing_from_
 
 def test_no_process_of_an_own_cluster_has_the_key(seen: Seen) -> None:
     """In its command line or its environment."""
-    assert seen.workers > 0 and seen.with_key == []
+    assert seen.niceness != [] and seen.with_key == []
+
+
+def test_workers_have_the_priority_of_the_command(seen: Seen) -> None:
+    """Else they would get next to nothing on a busy machine."""
+    assert {*seen.niceness} == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def test_interrupt_of_a_terminal_saves_what_is_answered(seen: Seen) -> None:
