@@ -129,8 +129,8 @@ class Progress:
         self.lag = 0.0
         self._where = where
         self._noted: set[int] = set()
-        self._faults: Counter[str] = Counter()
-        self._failures: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
         self._last_fault = Warnings(1)
         self._ended_replies = self._ended_steps = 0
         self._power = power
@@ -158,11 +158,11 @@ class Progress:
             self.reply_times.append(self._clock() - self._started)
 
     def try_failed(self, kind: str, detail: str) -> None:
-        self._faults[kind] += 1
+        self.faults[kind] += 1
         self._last_fault.add(self._clock(), f"{kind}: {detail}")
 
     def user_failed(self, key: str, kind: str, message: str) -> None:
-        self._failures[kind] += 1
+        self.failures[kind] += 1
         self._last_fault.add(self._clock(), f"{key}: {message}")
 
     def add_work(self, seconds: float, longest: float, replies: int, steps: int) -> None:
@@ -215,7 +215,7 @@ class Progress:
 
     def _no_answer(self, seconds: float) -> str:
         """Return what was seen of an endpoint that has not answered for so long since the start, and what to try."""
-        seen = ", ".join([f"{kind} {number}" for kind, number in self._faults.most_common()])
+        seen = ", ".join([f"{kind} {number}" for kind, number in self.faults.most_common()])
         url = self._runs[0].manifest.provenance["endpoint"]
         advice = "if it is still loading, stop and resume with --wait 600" if seen else "--stream on shows if it writes"
         silent = f"{self._caller.limiter.in_flight} requests in flight, no reply"
@@ -286,8 +286,8 @@ class Progress:
             chain_bound=chain_bound,
             token_rates=(token_rates[0], token_rates[1]),
             latency=self._caller.latency.quantiles,
-            faults=tuple(self._faults.most_common()),
-            failures=tuple(self._failures.most_common()),
+            faults=tuple(self.faults.most_common()),
+            failures=tuple(self.failures.most_common()),
             projected_tokens=self._projected_tokens(steps),
             cost=self._cost(),
             projected_cost=self._projected_cost(steps),

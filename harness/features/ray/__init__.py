@@ -8,7 +8,6 @@ from there.
     worker     a worker: plays parts by turns; knows no driver and no Ray
     lane       a plan's users in parts, and what workers report of them
     crew       the driver's side of all workers: who plays what, with which share
-    shipping   a benchmark with its files, for a machine that has none of them
     engine     the extension: lanes whose users workers play
     cluster    starts workers as actors of Ray
 """

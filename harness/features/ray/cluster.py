@@ -45,8 +45,8 @@ from harness.features.ray.worker import LEASE_SECONDS, Player
 STORE_BYTES = 2**27
 """Of an own cluster's object store: maps and prompts go through it, and nothing else."""
 
-START_SECONDS = 60.0
-"""How long a worker may take to start: machines may join the cluster until then."""
+START_SECONDS = 300.0
+"""How long a worker may take to start: the machine may be busy, and others may join the cluster until then."""
 PROCESS_DIED = "worker process has died"
 """In the error of an actor whose machine is still there."""
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -56,9 +56,7 @@ class Actor:
     """A worker process. No `async def` here: a single one would move all methods off the main thread, where alarms
     that break off an agent's code do not exist."""
 
-    def open(
-        self, version: str, plans: Sequence[WorkerPlan], digests: Sequence[str], *contents: bytes
-    ) -> BadInput | str:
+    def open(self, version: str, plans: Sequence[WorkerPlan], files: Sequence[Mapping[str, bytes]]) -> BadInput | str:
         """Get ready to play; return the error, or the name of this process."""
         here = f"{os.getpid()} on {socket.gethostname()}"
         if version != (own := code_version()):
@@ -67,7 +65,7 @@ class Actor:
         os.environ["XDG_STATE_HOME"] = self._state.name  # nothing stays on this machine
         loop = _new_loop()
         asyncio.set_event_loop(loop)
-        self._player = Player(plans, dict(zip(digests, contents, strict=True)), loop)
+        self._player = Player([plan._replace(files=content) for plan, content in zip(plans, files, strict=True)], loop)
         threading.Thread(target=self._watch, daemon=True).start()
         gc.set_threshold(*GC_THRESHOLD)
         return here
@@ -104,21 +102,21 @@ class RayWorker:
 
 
 class Cluster:
-    """Starts workers. `contents` are the bytes of files by SHA-256; Ray keeps them once for each machine."""
+    """Starts workers. Ray keeps the files of plans once for each machine; the rest, with the key, it does not keep."""
 
-    def __init__(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> None:
-        self._plans = plans
-        self._digests = list(contents)
-        self._contents = [ray.put(data) for data in contents.values()]
+    def __init__(self, plans: Sequence[WorkerPlan]) -> None:
+        self._plans = [plan._replace(files={}) for plan in plans]
+        self._files = ray.put([plan.files for plan in plans])
 
     async def start(self) -> RayWorker:
         """Return a new worker that is ready. Raise `HarnessError`."""
         options: Any = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
-        seed = os.environ.get("PYTHONHASHSEED", "random")
-        handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": {"PYTHONHASHSEED": seed}}).remote()
+        # By itself Ray starts workers with a niceness of 15: on a busy machine they would get next to nothing.
+        variables = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random"), "RAY_worker_niceness": "0"}
+        handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": variables}).remote()
         worker = RayWorker("", handle)
         try:
-            opened = handle.open.remote(code_version(), self._plans, self._digests, *self._contents)
+            opened = handle.open.remote(code_version(), self._plans, self._files)
             answer = await asyncio.wait_for(opened, START_SECONDS)
         except TimeoutError:
             worker.kill()
@@ -143,8 +141,13 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
     _check(address)
     with TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place:
         folder = Path(place)
-        own = {"address": "local", "num_cpus": workers or os.cpu_count(), "object_store_memory": STORE_BYTES}
+        own: dict[str, Any] = {
+            "address": "local",
+            "num_cpus": workers or os.cpu_count(),
+            "object_store_memory": STORE_BYTES,
+        }
         own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
+        own |= {"_system_config": {"prestart_worker_first_driver": False}}  # of processes that no actor would take
         with _authenticated(None if address else folder / "token"):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:

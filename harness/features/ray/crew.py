@@ -21,12 +21,10 @@ import anyio
 import anyio.to_thread
 
 from harness.defaults import GRACE_SECONDS, Tuning
-from harness.endpoint.caller import FREE
-from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
 from harness.features.ray.lane import LaneOfParts, UserPart
-from harness.features.ray.messages import SentPart, TurnOrder, TurnReport
+from harness.features.ray.messages import PartEnd, SentPart, TurnOrder, TurnReport
 from harness.features.ray.worker import LEASE_SECONDS
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
@@ -39,8 +37,8 @@ has been without it for a minute."""
 LOSSES_MOST = 5
 """Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
 more."""
-CUT_OFF_SECONDS, REST_SECONDS = 10.0, 30.0
-"""How long a worker may reach nothing while others have replies, and how long it gets no part then."""
+REST_SECONDS = 30.0
+"""How long a worker gets no part whose last one could not go on there, and may elsewhere."""
 BUDGET_REACHED = 5
 """Exit code of an error about a budget."""
 
@@ -62,21 +60,16 @@ class WorkerGone(Exception):
 @dataclass(eq=False)
 class _Seat:
     """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
-    found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop, and while
-    others play if it has `waived` its part of a budget. `cut_off`: others reach the endpoint, and it does not."""
+    found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop."""
 
     worker: Any
     part: UserPart | None = None
-    begins: bool = False
     allowed: int = 0
     limit: int = 0
     last: TurnReport = field(default_factory=TurnReport)
-    replied_at: float = float("-inf")
     turned_at: float = 0.0
     silent: bool = False
     rests_until: float = float("-inf")
-    waived: bool = False
-    cut_off: bool = False
     loan: Any = None
 
     @property
@@ -94,9 +87,9 @@ class Crew:
         self._count = count
         self._lanes: Sequence[LaneOfParts] = ()
         self._seats: list[_Seat] = []
-        self._withheld: list[tuple[Slots, int, float]] = []
-        """Slots that lost workers may still use, and until when."""
         self._losses = 0
+        self._starting = 0
+        """Workers that are being started."""
         self._serving = anyio.create_task_group()
 
     async def serve(self, lanes: Sequence[LaneOfParts]) -> None:
@@ -121,36 +114,53 @@ class Crew:
 
     async def _hire(self) -> None:
         """Start a worker, and have it play until it is lost."""
+        self._starting += 1
         try:
             worker = await self._start()
         except HarnessError as error:
-            if self._seats and isinstance(error, MachineError):
+            if isinstance(error, MachineError) and (self._seats or self._starting > 1):
                 return self._note(f"the run goes on with fewer workers: {error}")
             return self._stop(error)
+        finally:
+            self._starting -= 1
         await self._employ(worker)
 
     async def _employ(self, worker: Any) -> None:
-        self._seats.append(seat := _Seat(worker))
+        seat = _Seat(worker)
+        self._seats.append(seat)
         try:
             while True:
-                await self._turn(seat)
+                if part := self._next(seat):
+                    await self._play(seat, part)
+                else:
+                    await worker.turn(None, TurnOrder(0.0, Tuning(), 0))
+                    await anyio.sleep(TURN_SECONDS / 4)
         except WorkerGone as gone:
+            if seat.part and not gone.certain:  # it may be sending until then
+                await anyio.sleep_until(seat.turned_at + SHARE_SECONDS)
             self._lose(seat, gone)
 
-    async def _turn(self, seat: _Seat) -> None:
-        if seat.part is None and (part := self._next(seat)):
-            seat.part, seat.begins, seat.last = part, True, TurnReport()
-        if seat.part is None:
-            await seat.worker.turn(None, TurnOrder(0.0, Tuning(), 0))
-            return await anyio.sleep(TURN_SECONDS / 4)
-        order = self._order(seat, seat.part)
-        sent, seat.begins = seat.part.sent() if seat.begins else None, False
-        report = await self._answer(seat, sent, order)
-        await self._take(seat, seat.part, report)
+    async def _play(self, seat: _Seat, part: UserPart) -> None:
+        """Have a worker play a part, until it has ended. Raise `WorkerGone`."""
+        lane = part.lane
+        seat.part, seat.last, seat.allowed = part, TurnReport(), 0
+        borrow = function("loan")
+        seat.loan = borrow(lane.caller.allowance) if borrow else None
+        report = await self._answer(seat, part.sent(), self._order(seat, lane))
+        while not report.ended and not lane.over:
+            await self._take(seat, part, report)
+            report = await self._answer(seat, None, self._order(seat, lane))
+        if not lane.over:
+            await self._take(seat, part, report)
+        if not report.ended:
+            raise WorkerGone("it played on after its run had ended", certain=False)
+        seat.part = None
+        if not lane.over:
+            self._end(seat, part, report.ended)
 
     async def _answer(self, seat: _Seat, sent: SentPart | None, order: TurnOrder) -> TurnReport:
         """Return the report of a turn. Raise `WorkerGone`."""
-        seat.turned_at = asyncio.get_running_loop().time()
+        seat.turned_at = anyio.current_time()
         answer = asyncio.ensure_future(seat.worker.turn(sent, order))
         try:
             await asyncio.wait({answer}, timeout=SHARE_SECONDS)
@@ -169,109 +179,86 @@ class Crew:
 
     def _next(self, seat: _Seat) -> UserPart | None:
         """Return the part that a worker plays next: of the lane with the largest share of parts left."""
-        if asyncio.get_running_loop().time() < seat.rests_until:
+        if anyio.current_time() < seat.rests_until:
             return None
-        open_lanes = [
-            lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(seat, lane)
-        ]
-        if not open_lanes:
+        waiting = [lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(lane)]
+        if not waiting:
             return None
-        return max(open_lanes, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
+        return max(waiting, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
 
-    def _has_room(self, seat: _Seat, lane: LaneOfParts) -> bool:
-        """Return whether one more worker has a share of a lane's limit and budget."""
-        others = len(self._sharing(lane.slots))
-        return others < _tuning(self._lanes, lane.slots).most and not (seat.waived and others)
+    def _has_room(self, lane: LaneOfParts) -> bool:
+        """Return whether one more worker has a share of a lane's limit."""
+        return len(self._sharing(lane)) < self._limits(lane).most
 
-    def _sharing(self, slots: Slots) -> list[_Seat]:
-        """Return the seats that have a share of an account's limits."""
-        return [seat for seat in self._seats if seat.part and seat.part.lane.slots is slots and not seat.silent]
+    def _sharing(self, lane: LaneOfParts) -> list[_Seat]:
+        """Return the seats that have a share of the limits of a lane's account."""
+        return [seat for seat in self._seats if seat.part and seat.part.lane.slots is lane.slots and not seat.silent]
 
-    def _order(self, seat: _Seat, part: UserPart) -> TurnOrder:
-        lane, slots = part.lane, part.lane.slots
-        sharing, whole = self._sharing(slots), _tuning(self._lanes, slots)
-        number, shares = sharing.index(seat) + 1, min(len(sharing), whole.most)
-        tuning = whole.shared(min(number, shares), shares)
-        now = asyncio.get_running_loop().time()
-        self._withheld = [held for held in self._withheld if held[2] > now]
+    def _limits(self, lane: LaneOfParts) -> Tuning:
+        """Return the limits of a lane's account as they are now."""
+        return reduce(Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots])
+
+    def _order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
+        sharing, limits = self._sharing(lane), self._limits(lane)
+        number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
+        tuning = limits.shared(min(number, shares), shares)
         used = sum([other.in_use for other in sharing if other is not seat])
-        used += sum([number for account, number, _ in self._withheld if account is slots])
-        seat.allowed = max(0, min(tuning.most if number <= shares else 0, whole.most - used))
-        if seat.limit and seat.begins:
-            tuning = replace(tuning, start=seat.limit)
-        if seat.begins and (borrow := function("loan")):
-            seat.loan = borrow(lane.caller.allowance)
+        seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
+        rates = {name: rate * seat.allowed / limits.most for name in ("rpm", "tpm") if (rate := getattr(limits, name))}
+        tuning = replace(tuning, start=seat.limit or tuning.start, **rates)
         loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
-        seconds = FIRST_TURN_SECONDS if seat.begins or not seat.last.in_flight else TURN_SECONDS
-        if seat.begins and lane.caller.traffic.successes:  # as in an outage of one process
-            tuning = replace(tuning, wait=max(tuning.wait, tuning.max_outage))
-        grace = 0.0 if seat.cut_off else None if lane.ending is None else GRACE_SECONDS
+        seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
+        grace = None if lane.ending is None else GRACE_SECONDS
         return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
 
     # What a worker reports
 
     async def _take(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
-        now, lane = asyncio.get_running_loop().time(), part.lane
-        if lane.over and report.ended:
-            return self._leave(seat)
-        if lane.over:
-            raise WorkerGone("it played on after its run had ended", certain=False)
+        """Save and count what a worker reports."""
+        lane = part.lane
         try:
             part.save(report)
             await lane.commit.saved()
         except MachineError as error:
             lane.stop(error, grace=0.0)
-        if lane.count(part, seat.last, report):
+        lane.count(part, report)
+        if report.counts.get(("done", ""), 0) > 0:
             self._losses = 0
         if report.latencies:
-            seat.replied_at = now
+            lane.replied_at = anyio.current_time()
         seat.last, seat.limit = report, report.limit or seat.limit
         lane.mirror([other.last for other in self.plays(lane)])
-        if report.ended:
-            self._end(seat, part, report)
-        elif _reached_nothing(report) and self._others_reply(seat):
-            seat.cut_off = True
 
-    def _end(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
-        assert report.ended
-        lane, error = part.lane, report.ended.error
-        others = [other for other in self._sharing(lane.slots) if other is not seat]
-        undecided = _reached_nothing(report) and any(not other.last.replies for other in others)
-        may_be_alone, was_cut_off = undecided or self._others_reply(seat), seat.cut_off
-        loan = seat.loan
+    def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
+        """Note how a part has ended; give it to others if it is its worker that cannot go on."""
+        lane, error, loan = part.lane, ended.error, seat.loan
         if loan:
-            loan.settle(report.taken)
-        self._leave(seat)
-        lane.end_part(report.ended)
+            loan.settle(seat.last.taken)
+        lane.end_part(part.run, ended)
         if error is None:
-            lane.finished()
-        elif lane.ending is None and error.exit_code == BUDGET_REACHED and others:
-            seat.waived = True
-            lane.waiting.appendleft(part)
-        elif lane.ending is None and (was_cut_off or (type(error) is EndpointStopped and may_be_alone)):
-            self._rest(seat, part, "it does not reach the endpoint" if was_cut_off else str(error))
-        elif lane.ending is None:
-            lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
+            return lane.finished()
+        if lane.ending is not None:
+            return None
+        if not self._may_go_on(lane, error):
+            return lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
+        seat.rests_until = anyio.current_time() + REST_SECONDS
+        lane.waiting.appendleft(part)
+        return self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
 
-    def _others_reply(self, seat: _Seat) -> bool:
-        since = asyncio.get_running_loop().time() - REST_SECONDS
-        return any(other.replied_at > since for other in self._seats if other is not seat)
-
-    def _rest(self, seat: _Seat, part: UserPart, why: str) -> None:
-        """Give a part to others, and none to its worker for a while."""
-        seat.rests_until = asyncio.get_running_loop().time() + REST_SECONDS
-        part.lane.waiting.appendleft(part)
-        self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {why}")
-
-    def _leave(self, seat: _Seat) -> None:
-        seat.part, seat.loan, seat.cut_off, seat.allowed, seat.last = None, None, False, 0, TurnReport()
+    def _may_go_on(self, lane: LaneOfParts, error: HarnessError) -> bool:
+        """Return whether other workers, or the same one later, may play a part that an error has ended."""
+        if error.exit_code == BUDGET_REACHED:
+            return bool(self._sharing(lane))
+        if type(error) is not EndpointStopped:
+            return False
+        if lane.replied_at is None:
+            return self._starting > 0 or any(self.plays(lane))
+        return anyio.current_time() - lane.replied_at < lane.tuning.max_outage
 
     def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
         """Give a lost worker's part to others, and start another worker."""
         self._seats.remove(seat)
         if part := seat.part:
-            if not gone.certain:
-                self._withheld.append((part.lane.slots, seat.in_use, seat.turned_at + SHARE_SECONDS))
             part.lane.waiting.appendleft(part)
             part.lane.mirror([other.last for other in self.plays(part.lane)])
             if seat.loan:
@@ -293,16 +280,3 @@ class Crew:
         for lane in self._lanes:
             if not lane.over:
                 lane.stop(error, GRACE_SECONDS)
-
-
-def _tuning(lanes: Sequence[LaneOfParts], slots: Slots) -> Tuning:
-    """Return the limits of an account as they are now."""
-    return reduce(Tuning.combined, [lane.tuning for lane in lanes if lane.slots is slots])
-
-
-def _reached_nothing(report: TurnReport) -> bool:
-    """Return whether all tries of a part failed on the way to the endpoint, for a while."""
-    now = report.snapshot
-    if now is None or report.replies or not now.faults or (not report.ended and now.seconds < CUT_OFF_SECONDS):
-        return False
-    return all(kind in FREE for kind, _ in now.faults)

@@ -6,12 +6,13 @@ import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
-from hashlib import sha256
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import anyio
 
+from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
 from harness.config.plan import Plan
@@ -22,7 +23,8 @@ from harness.errors import BadInput, to_install
 from harness.features.ray import LOCAL, RAY, of_workers
 from harness.features.ray.crew import Crew
 from harness.features.ray.lane import LaneOfParts
-from harness.features.ray.messages import WorkerPlan
+from harness.features.ray.messages import RESULTS, REUSED, TASKS, WorkerPlan
+from harness.store.files import RunFiles
 
 
 class Workers(Extension):
@@ -35,11 +37,8 @@ class Workers(Extension):
             raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")
         self.address: str | None = args.ray_address
         self.workers: int | None = args.workers
-        self._reuses = bool(getattr(args, "reuse", None))
-
-    def check(self, plans: Sequence[Plan]) -> None:
-        if self._reuses:
-            raise BadInput("--reuse is for --engine local: workers do not have the replies of another run")
+        reuse = getattr(args, "reuse", None)
+        self._reused = folder(reuse, args.results_dir) if reuse else None
 
     def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
@@ -53,25 +52,26 @@ class Workers(Extension):
         workers = held.enter_context(cluster.connected(self.address, self.workers))
 
         async def on_workers(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
-            contents = dict[str, bytes]()
-            plans = [_worker_plan(one.plan, contents) for one in openings]
-            start = cluster.Cluster(plans, contents).start
+            plans = [_worker_plan(opening.plan, self._reused) for opening in openings]
+            start = cluster.Cluster(plans).start
             crew = Crew(await start(), start, workers)
             return await held.enter_async_context(_served(crew, workers, openings, cluster.head_answers))
 
         return on_workers
 
 
-def _worker_plan(plan: Plan, contents: dict[str, bytes]) -> WorkerPlan:
-    """Return what a worker gets of a plan, and add the bytes of its files to `contents`, by SHA-256."""
-    benchmark, folders = plan.benchmark, []
-    paths = {name: benchmark.task_files.file_in(benchmark.folder, name) for name in benchmark.task_files.data_files}
-    data = {os.path.relpath(path, benchmark.folder): input_file(path) for path in paths.values()}
-    for files in (kept_files(benchmark), data):
-        digests = {name: sha256(content).hexdigest() for name, content in files.items()}
-        contents |= {digests[name]: content for name, content in files.items()}
-        folders.append(digests)
-    return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, *folders)
+def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
+    """Return what a worker gets of a plan; `reused` is the folder of a run whose replies are used."""
+    benchmark = plan.benchmark
+    files = {f"{RESULTS}/{plan.name}/{path}": content for path, content in kept_files(benchmark).items()}
+    for data_file in benchmark.task_files.data_files:
+        path = benchmark.task_files.file_in(benchmark.folder, data_file)
+        files[f"{TASKS}/{os.path.relpath(path, benchmark.folder)}"] = input_file(path)
+    name = reused.resolve().name if reused else None
+    if reused:
+        for saved in (RunFiles(reused, subset) for subset in plan.tasks):
+            files |= {f"{REUSED}/{name}/{path.name}": path.read_bytes() for path in (saved.manifest, saved.responses)}
+    return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, files, name)
 
 
 @asynccontextmanager

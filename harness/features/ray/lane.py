@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,8 +20,8 @@ from harness.endpoint.limiter import Slots
 from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
-from harness.feature import counts
-from harness.features.ray.messages import LOGS, PartEnd, SentPart, SubsetPart, TurnReport
+from harness.feature import counts as feature_counts
+from harness.features.ray.messages import LOGS, NUMBERS, PartEnd, SentPart, TurnReport
 from harness.model import JSON, RunUsage, Snapshot, SubsetProgress
 from harness.store.log import objects
 from harness.store.manifest import part_of
@@ -35,62 +35,61 @@ much more users than the last."""
 WARNINGS, SHOWN_SECONDS = 3, 0.8
 STOP_SECONDS = 3.0
 """Beyond the grace of a stopping lane: until the workers have reported what was answered."""
-TRAFFIC = ("requests", "retries", "prompt_tokens", "completion_tokens")
-BY_KIND = ("faults", "failures", "notices", "unusable")
-"""Members of a snapshot that are added up: counts, and counts by kind."""
 
 
 @dataclass(eq=False)
 class UserPart:
-    """Users of a lane that one engine plays. `saved` is where their lines are, by subset and log. `progress` is
-    what was reported last, by subset."""
+    """Users of a run, by their places, whom one engine plays. `saved` is where their lines are, by log. `last` is the
+    snapshot that was reported last."""
 
     lane: LaneOfParts
-    number: int
-    saved: dict[tuple[str, str], list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
-    progress: dict[str, SubsetProgress] = field(default_factory=dict)
+    run: Run
+    users: NDArray[np.int64]
+    saved: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: {log: [] for log in LOGS})
+    last: Snapshot | None = None
 
     def save(self, report: TurnReport) -> None:
-        """Append what a worker reports to the runs' files."""
-        stores = {run.subset: run.store for run in self.lane.runs}
-        for (subset, log), lines in report.logs.items():
-            self.saved[subset, log].append((stores[subset].append_lines(log, lines), len(lines)))
+        """Append what a worker reports to the run's files."""
+        for log, lines in report.logs.items():
+            self.saved[log].append((self.run.store.append_lines(log, lines), len(lines)))
 
     def sent(self) -> SentPart:
         """Return the part as a worker gets it, with all that is saved of it."""
-        runs = [run for run in self.lane.runs if run.subset in self.progress]
-        return SentPart(self.lane.place, {run.subset: self._of_subset(run) for run in runs})
-
-    def _of_subset(self, run: Run) -> SubsetPart:
-        users = np.flatnonzero(self.lane.owners[run.subset] == self.number)
-        lines = [run.index.read(user * run.index.repeats) for user in users.tolist()]
-        path = os.path.relpath(run.index.path, self.lane.plan.benchmark.folder)
+        lane, run = self.lane, self.run
+        lines = [run.index.read(user * run.index.repeats) for user in self.users.tolist()]
+        path = os.path.relpath(run.index.path, lane.plan.benchmark.folder)
         tasks = b"[%b]" % b",\n".join(lines) if path.endswith(".json") else b"\n".join([*lines, b""])
         selection: Any = run.manifest.selection.copy() | {"ratio": 1.0}
         for name in ("limit", "part", "by"):
             selection.pop(name, None)
-        logs = {log: self._read(run, log) for log in LOGS}
-        return SubsetPart(path, tasks, logs, structs.replace(run.manifest, selection=selection))
+        manifest = structs.replace(run.manifest, selection=selection)
+        logs = {log: self._read(log) for log in LOGS}
+        return SentPart(lane.place, run.subset, path, tasks, logs, manifest, self.last)
 
-    def _read(self, run: Run, log: str) -> bytes:
-        with open(getattr(run.store.files, log), "rb") as file:
-            return b"".join([os.pread(file.fileno(), size, offset) for offset, size in self.saved[run.subset, log]])
+    def _read(self, log: str) -> bytes:
+        with open(getattr(self.run.store.files, log), "rb") as file:
+            return b"".join([os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]])
 
 
 class LaneOfParts(Lane):
-    """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has."""
+    """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has. `replied_at` is when any
+    worker reported a reply last, in seconds of the event loop."""
 
     def __init__(self, *args: Any, crew: Crew, place: int, plan: Plan, workers: int, **more: Any) -> None:
         super().__init__(*args, **more)
         self.place, self.plan = place, plan
         self._crew = crew
-        self.owners: dict[str, NDArray[np.int64]] = {}
-        """The number of the part that each user belongs to, by subset; -1 for none."""
         self.parts = self._cut(workers)
         self.waiting = deque(self.parts)
         self._unfinished = len(self.parts)
         self._all_finished = anyio.Event()
-        self._counted: Mapping[str, Counter[str]] = {name: Counter() for name in BY_KIND}
+        self._by_kind = {
+            "faults": self.progress.faults,
+            "failures": self.progress.failures,
+            "notices": self.caller.traffic.notices,
+            "unusable": self.answers.unusable,
+        }
+        self.replied_at: float | None = None
         self._done = Counter[str]()
         self._live: Sequence[Snapshot] = ()
         self._last: Snapshot | None = None
@@ -108,34 +107,33 @@ class LaneOfParts(Lane):
 
     def _cut(self, workers: int) -> list[UserPart]:
         """Return parts of the users who are left, dealt round, each with what earlier sessions have saved."""
-        left = [run.start() for run in self.runs]
-        users = [np.unique(at // run.index.repeats) for run, (at, _) in zip(self.runs, left, strict=True)]
-        whole, most = sum(map(len, users)), self.tuning.most
-        fitting = max(min(workers, most), whole * workers // (USERS_A_SLOT * most))
-        count = max(1, min(whole, max(min(PARTS_A_WORKER * workers, fitting), whole // USERS_MOST)))
-        parts, dealt = [UserPart(self, number) for number in range(count)], 0
-        for run, chosen, (positions, steps) in zip(self.runs, users, left, strict=True):
-            owners = self.owners[run.subset] = np.full(run.index.users(), -1)
-            owners[chosen] = (dealt + np.arange(len(chosen))) % count
-            dealt += len(chosen)
-            steps_left = np.zeros(len(run.index))
-            steps_left[positions] = steps
-            owner = np.repeat(owners, run.index.repeats) + 1
-            sums = [
-                np.bincount(owner, values, count + 1)[1:].astype(int).tolist()
-                for values in (np.ones(len(owner)), run.done, run.index.steps - steps_left)
-            ]
-            for part, plays, done, steps_done in zip(parts, *sums, strict=True):
-                if plays:
-                    part.progress[run.subset] = replace(
-                        run.progress(), done=done, failed=0, steps_done=steps_done, scores={}, scored_users=0
-                    )
-            for log in () if run.store.files.is_bare else LOGS:
-                for line, data in objects(getattr(run.store.files, log)):
-                    place = run.index.of(data) if log != "events" or data.get("what") == "retry" else None
-                    if place is not None and (number := owners[place // run.index.repeats]) >= 0:
-                        parts[number].saved[run.subset, log].append((line.offset, line.size))
+        users_left = [np.unique(run.start()[0] // run.index.repeats) for run in self.runs]
+        all_left, most = sum(map(len, users_left)), self.tuning.most
+        fitting = max(min(workers, most), all_left * workers // (USERS_A_SLOT * most))
+        count = max(min(PARTS_A_WORKER * workers, fitting), all_left // USERS_MOST)
+        parts = []
+        for run, users in zip(self.runs, users_left, strict=True):
+            number = min(len(users), max(1, count * len(users) // all_left))
+            parts_of_run = [UserPart(self, run, users[first::number]) for first in range(number)]
+            self._find_saved(run, parts_of_run)
+            parts += parts_of_run
         return parts
+
+    def _find_saved(self, run: Run, parts: Sequence[UserPart]) -> None:
+        """Note which lines of earlier sessions are of the users of parts."""
+        if run.store.files.is_bare:
+            return
+        owners = np.full(run.index.users(), -1)
+        for number, part in enumerate(parts):
+            owners[part.users] = number
+        for log in LOGS:
+            for line, data in objects(getattr(run.store.files, log)):
+                if log == "events" and data.get("what") != "retry":
+                    continue
+                position = run.index.of(data)
+                owner = -1 if position is None else owners[position // run.index.repeats]
+                if owner >= 0:
+                    parts[owner].saved[log].append((line.offset, line.size))
 
     # Its life
 
@@ -173,46 +171,37 @@ class LaneOfParts(Lane):
 
     # What its workers report
 
-    def count(self, part: UserPart, last: TurnReport, report: TurnReport) -> bool:
-        """Add what a report has more than the one before it; return whether that is a user's end."""
-        if (now := report.snapshot) is None:
-            return False
-        before, traffic, replies, steps = last.snapshot, self.caller.traffic, report.replies - last.replies, 0
-        tokens = {}
-        for name in TRAFFIC:
-            tokens[name] = getattr(now, name) - (getattr(before, name) if before else 0)
-            setattr(traffic, name, getattr(traffic, name) + tokens[name])
+    def count(self, part: UserPart, report: TurnReport) -> None:
+        """Count what is new in a report."""
+        counts, run, traffic = Counter(report.counts), part.run, self.caller.traffic
+        replies, steps = counts["replies", ""], counts["steps", ""]
+        for name in NUMBERS:
+            setattr(traffic, name, getattr(traffic, name) + counts[name, ""])
         traffic.successes += replies
-        for name, counted in self._counted.items():
-            counted.update(dict(getattr(now, name)))
-            counted.subtract(dict(getattr(before, name)) if before else {})
+        progress = self.progress
+        for name, by_kind in self._by_kind.items():
+            by_kind += Counter({kind: number for (member, kind), number in counts.items() if member == name})
         for seconds in report.latencies:
             self.caller.latency.add(seconds)
-            self.progress.replied()
-        now_done = 0
-        for run in self.runs:
-            shown = run.progress().subset
-            for subset in [subset for subset in now.subsets if subset.subset == shown]:
-                was, part.progress[run.subset] = part.progress[run.subset], subset
-                self._done[run.subset] += subset.done - was.done
-                self.advance(run, subset.steps_done - was.steps_done)
-                run.failed += subset.failed - was.failed
-                now_done += subset.done - was.done
-                steps += subset.steps_done - was.steps_done
-        usage = RunUsage(replies, tokens["prompt_tokens"], 0, tokens["completion_tokens"])
-        self.runs[0].store.bill.at(self.runs[0].store.rate).merge(usage)  # until the files are read again
-        self.progress.add_work(sum(report.latencies), 0.0, replies, steps)
-        return now_done > 0
+            progress.replied()
+        progress.add_work(sum(report.latencies), 0.0, replies, steps)
+        self._done[run.subset] += counts["done", ""]
+        run.failed += counts["failed", ""]
+        self.advance(run, steps)
+        part.last = report.snapshot or part.last
+        usage = RunUsage(replies, counts["prompt_tokens", ""], 0, counts["completion_tokens", ""])
+        run.store.bill.at(run.store.rate).merge(usage)  # until the files are read again
 
-    def end_part(self, ended: PartEnd) -> None:
-        """Note in the runs' manifests what an engine has learned and counted."""
-        for run in self.runs:
-            provenance, tuning = cast(JSON, run.manifest.provenance), cast(JSON, run.manifest.tuning)
+    def end_part(self, run: Run, ended: PartEnd) -> None:
+        """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""
+        for each in self.runs:
+            provenance = cast(JSON, each.manifest.provenance)
             for name in ("quirks", "quirks_used"):
                 provenance[name] = sorted({*provenance.get(name, ()), *ended.quirks})
-            tuning |= counts(run.manifest) + Counter(ended.counts.get(run.subset, {}))
-            run.diverged += ended.diverged.get(run.subset, 0)
-            run.warnings += [words for words in ended.warnings.get(run.subset, ()) if words not in run.warnings]
+        tuning = cast(JSON, run.manifest.tuning)
+        tuning |= feature_counts(run.manifest) + Counter(ended.counts)
+        run.diverged += ended.diverged
+        run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 
     def mirror(self, reports: Sequence[TurnReport]) -> None:
         """Show the requests in flight of all workers, and the limit that they have found."""
@@ -230,24 +219,21 @@ class LaneOfParts(Lane):
         return self._last
 
     def _snapshot(self) -> Snapshot:
-        live, stopping = self._live, str(self.ending) if self.ending else None
-        base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over)
-        warnings = {one.text: one for snapshot in (base, *live) for one in snapshot.warnings}
-        by_kind: Any = {
-            name: tuple([item for item in counted.most_common() if item[1] > 0])
-            for name, counted in self._counted.items()
-        }
+        live = self._live
+        stopping = str(self.ending) if self.ending else None
+        unusable = tuple(self.answers.unusable.most_common())
+        base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over, unusable=unusable)
+        warnings = {warning.text: warning for snapshot in (base, *live) for warning in snapshot.warnings}
         return replace(
             base,
             subsets=tuple(map(self._subset, self.runs)),
-            held_by=next((one.held_by for one in live if one.held_by), None),
-            waiting=sum([one.waiting for one in live]),
-            backing_off=sum([one.backing_off for one in live]),
-            eta=base.eta and max([base.eta, *[one.eta or 0.0 for one in live]]),
-            outage=min([one.outage for one in live], default=0.0),
-            silence=min([one.silence for one in live], default=base.silence),
-            warnings=tuple(sorted(warnings.values(), key=lambda one: one.age))[:WARNINGS],
-            **by_kind,
+            held_by=next((snapshot.held_by for snapshot in live if snapshot.held_by), None),
+            waiting=sum([snapshot.waiting for snapshot in live]),
+            backing_off=sum([snapshot.backing_off for snapshot in live]),
+            eta=base.eta and max([base.eta, *[snapshot.eta or 0.0 for snapshot in live]]),
+            outage=min([snapshot.outage for snapshot in live], default=0.0),
+            silence=min([snapshot.silence for snapshot in live], default=base.silence),
+            warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],
         )
 
     def _subset(self, run: Run) -> SubsetProgress:
@@ -255,7 +241,7 @@ class LaneOfParts(Lane):
         base = run.progress()
         if self.over:
             return base
-        scored = [base, *[part.progress[run.subset] for part in self.parts if run.subset in part.progress]]
+        scored = [base, *[part.last.subsets[0] for part in self.parts if part.run is run and part.last]]
         sums, users = Counter[str](), Counter[str]()
         for progress in scored:
             for name, score in progress.scores.items():

@@ -11,10 +11,9 @@ import asyncio
 import os
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,7 +31,20 @@ from harness.engine.opening import open_sessions
 from harness.engine.session import play
 from harness.errors import HarnessError, MachineError, RunStopped
 from harness.feature import counts, extensions, function
-from harness.features.ray.messages import LOGS, PartEnd, SentPart, TurnOrder, TurnReport, WorkerPlan
+from harness.features.ray.messages import (
+    LOGS,
+    RESULTS,
+    REUSED,
+    TASKS,
+    PartEnd,
+    SentPart,
+    TurnOrder,
+    TurnReport,
+    WorkCounts,
+    WorkerPlan,
+    progress_counts,
+    snapshot_counts,
+)
 from harness.model import Snapshots
 from harness.store.files import RunFiles
 
@@ -44,17 +56,15 @@ STOPPED = 130
 
 
 class Player:
-    """Plays parts of `plans` by turns in a loop. `contents` are files by SHA-256; `clock` is in seconds, monotonic."""
+    """Plays parts of `plans` by turns in a loop. `clock` is in seconds, monotonic."""
 
     def __init__(
         self,
         plans: Sequence[WorkerPlan],
-        contents: Mapping[str, bytes],
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plans = plans
-        self.contents = contents
         self.loop = loop
         self.engine: PartEngine | None = None
         self._clock = clock
@@ -69,7 +79,7 @@ class Player:
         self._renewed = asyncio.Event()
         try:
             if part is not None:
-                self.engine = PartEngine(self, self.plans[part.plan], part)
+                self.engine = PartEngine(self, self.plans[part.plan], part, order)
             report = self.engine.turn(order) if self.engine else TurnReport()
             if self.engine and report.ended:
                 self.engine.close()
@@ -103,18 +113,16 @@ class PermittedTransport:
 class PartEngine(Extension):
     """The local engine of one part, in a folder of its own."""
 
-    def __init__(self, player: Player, plan: WorkerPlan, part: SentPart) -> None:
-        self._player, self._plan, self._part = player, plan, part
+    def __init__(self, player: Player, plan: WorkerPlan, part: SentPart, order: TurnOrder) -> None:
+        self._player, self._plan, self._part, self._order = player, plan, part, order
         self._held = ExitStack()
-        folder = Path(self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)))
-        self._tasks, self._results = folder / "tasks", folder / "results"
-        self._files = {subset: RunFiles(self._results / plan.name, subset) for subset in part.subsets}
-        self._sent = {(subset, log): len(share.logs[log]) for subset, share in part.subsets.items() for log in LOGS}
+        self._folder = Path(self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)))
+        self._files = RunFiles(self._folder / RESULTS / plan.name, part.subset)
+        self._reported = {log: len(lines) for log, lines in part.logs.items()}
+        self._counted = WorkCounts()
+        self._share: tuple[int, Any] = (-1, None)
         self._lane: Lane | None = None
         self._task: asyncio.Task[None] | None = None
-        self._order = TurnOrder(0.0, plan.tuning, 0)
-        self._share: tuple[int, Any] = (-1, None)
-        self._replies = 0
 
     def close(self) -> None:
         self._held.close()
@@ -122,24 +130,25 @@ class PartEngine(Extension):
     def turn(self, order: TurnOrder) -> TurnReport:
         try:
             if self._task is None:
-                self._order = order
                 self._open()
-            self._player.loop.run_until_complete(self._played(order))
+            self._player.loop.run_until_complete(self._play(order))
         except HarnessError as error:
             return TurnReport(ended=PartEnd(error))
         return self._report()
 
-    async def _played(self, order: TurnOrder) -> None:
+    async def _play(self, order: TurnOrder) -> None:
         if self._lane:
             self._obey(self._lane, order)
         if self._task:
             await asyncio.wait({self._task}, timeout=order.seconds)
 
     def _open(self) -> None:
-        """Open the part's runs and begin to play them; their loop runs in turns."""
-        plan = self._written()
-        options = Interface("resume", shape("resume")).made({}, {})
-        switched_on = [*extensions(options, [share.manifest for share in self._part.subsets.values()]), self]
+        """Open the part as a run of this machine's own, and begin to play it; its loop runs in turns."""
+        self._write_files()
+        plan, manifest = self._resumed_plan(), self._part.manifest
+        reused = self._plan.reused and str(self._folder / REUSED / self._plan.reused)
+        options = Interface("resume", shape("resume")).made({"reuse": reused}, {})
+        switched_on = [*extensions(options, [manifest]), self]
         for extension in switched_on:
             extension.check([plan])
         for extension in switched_on:
@@ -154,41 +163,42 @@ class PartEngine(Extension):
     def _begin(self, playing: Any) -> None:
         self._task = self._player.loop.create_task(playing(Signals()))
 
-    def _written(self) -> Plan:
-        """Write the part's files as those of a run of this machine's own; return the plan that resumes it."""
-        plan, contents = self._plan, self._player.contents
-        data = {self._tasks / path: contents[digest] for path, digest in plan.data.items()}
-        data |= {self._results / plan.name / path: contents[digest] for path, digest in plan.kept.items()}
-        for subset, share in self._part.subsets.items():
-            data[self._tasks / share.tasks_path] = share.tasks
-            data |= {getattr(self._files[subset], log): lines for log, lines in share.logs.items()}
-        for path, content in data.items():
+    def _write_files(self) -> None:
+        part = self._part
+        files = {self._folder / path: content for path, content in self._plan.files.items()}
+        files[self._folder / TASKS / part.tasks_path] = part.tasks
+        files |= {getattr(self._files, log): lines for log, lines in part.logs.items()}
+        for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        for subset, share in self._part.subsets.items():
-            trusted.remember_code(share.manifest, os.environ)
-            share.manifest.save(self._files[subset].manifest)
-        subset, share = next(iter(self._part.subsets.items()))
-        whole = Plan(
-            name=plan.name,
-            benchmark=SavedRun(self._files[subset], share.manifest, trust=True).benchmark(self._tasks),
-            sampling=sampling_again(share.manifest),
-            tasks={subset: self._tasks / share.tasks_path for subset, share in self._part.subsets.items()},
-            results=self._results,
-            way=plan.way,
-            tuning=plan.tuning,
-            selection=share.manifest.selection,
-            terms=Terms(allow_invalid=plan.allow_invalid, earlier=share.manifest),
+        trusted.remember_code(part.manifest, os.environ)
+        part.manifest.save(self._files.manifest)
+
+    def _resumed_plan(self) -> Plan:
+        manifest, tasks_folder = self._part.manifest, self._folder / TASKS
+        plan = Plan(
+            name=self._plan.name,
+            benchmark=SavedRun(self._files, manifest, trust=True).benchmark(tasks_folder),
+            sampling=sampling_again(manifest),
+            tasks={self._part.subset: tasks_folder / self._part.tasks_path},
+            results=self._folder / RESULTS,
+            way=self._plan.way,
+            tuning=self._plan.tuning,
+            selection=manifest.selection,
+            terms=Terms(allow_invalid=self._plan.allow_invalid, earlier=manifest),
         )
-        admit_sockets(*sockets([whole]))  # for all of the account's requests, which may become this worker's
-        return replace(whole, tuning=self._order.tuning)
+        admit_sockets(*sockets([plan]))  # for all of the account's requests, which may become this worker's
+        return replace(plan, tuning=self._order.tuning)
 
     def joining(self, lane: Lane) -> None:
         self._lane, caller = lane, lane.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
         if question := caller.question:
             caller.question = replace(question, transport=PermittedTransport(question.transport, self._player))
-        self._counted = {run.subset: counts(run.manifest) for run in lane.runs}
+        last = self._part.last
+        progress = last.subsets[0] if last else lane.runs[0].progress()
+        self._counted = progress_counts(progress, last.failures if last else ())
+        self._feature_counts = counts(lane.runs[0].manifest)
         self._obey(lane, self._order)
 
     def _obey(self, lane: Lane, order: TurnOrder) -> None:
@@ -210,36 +220,39 @@ class PartEngine(Extension):
         slots.wake()
 
     def _report(self) -> TurnReport:
-        ended = self._ended() if self._task is None or self._task.done() else None
-        report = TurnReport({place: lines for place in self._sent if (lines := self._appended(*place))}, ended=ended)
+        ended = self._end() if self._task is None or self._task.done() else None
+        report = TurnReport({log: lines for log in LOGS if (lines := self._appended(log))}, ended=ended)
         if (lane := self._lane) is None:
             return report
-        caller, slots, new = lane.caller, lane.caller.limiter.slots, lane.caller.traffic.successes - self._replies
-        self._replies += new
-        taken, reserved = (
-            function("taken")(caller.allowance) if self._order.loan is not None else (Decimal(0), Decimal(0))
-        )
+        caller, slots, snapshot = lane.caller, lane.caller.limiter.slots, lane.snapshot()
+        counted = snapshot_counts(snapshot)
+        counted["replies", ""] = caller.traffic.successes
+        new = counted.copy()
+        new.subtract(self._counted)
+        self._counted = counted
+        replies = new["replies", ""]
+        if self._order.loan is not None:
+            taken, reserved = function("taken")(caller.allowance)
+            report = report._replace(taken=taken, reserved=reserved)
         return report._replace(
-            latencies=caller.latency.seconds[-new:].tolist() if new else (),
-            snapshot=lane.snapshot(),
+            counts=new,
+            latencies=caller.latency.seconds[-replies:].tolist() if replies else (),
+            snapshot=snapshot,
             limit=slots.limit,
             in_flight=slots.in_flight,
-            replies=self._replies,
-            taken=taken,
-            reserved=reserved,
         )
 
-    def _appended(self, subset: str, log: str) -> bytes:
+    def _appended(self, log: str) -> bytes:
         """Return the whole lines that were appended to a log since the last call."""
-        with open(getattr(self._files[subset], log), "rb") as file:
-            file.seek(self._sent[subset, log])
+        with open(getattr(self._files, log), "rb") as file:
+            file.seek(self._reported[log])
             lines = file.read()
-        self._sent[subset, log] += len(lines)
+        self._reported[log] += len(lines)
         if log != "events":
             return lines
         return b"".join([line for line in lines.splitlines(True) if not any(name in line for name in DRIVERS_EVENTS)])
 
-    def _ended(self) -> PartEnd:
+    def _end(self) -> PartEnd:
         error: HarnessError | None = None
         try:
             if self._task:
@@ -250,14 +263,10 @@ class PartEngine(Extension):
             error = MachineError(f"a worker failed: {''.join(traceback.format_exception(unforeseen))}")
         if (lane := self._lane) is None:
             return PartEnd(error)
-        error = error or lane.ending
-        return PartEnd(
-            error,
-            lane.runs[0].manifest.provenance["quirks"],
-            {run.subset: run.diverged for run in lane.runs},
-            {run.subset: run.warnings for run in lane.runs},
-            {run.subset: counts(run.manifest) - self._counted[run.subset] for run in lane.runs},
-        )
+        [run] = lane.runs
+        new_counts = counts(run.manifest) - self._feature_counts
+        quirks = run.manifest.provenance["quirks"]
+        return PartEnd(error or lane.ending, quirks, run.diverged, run.warnings, new_counts)
 
 
 def _unseen(snapshots: Snapshots) -> None:

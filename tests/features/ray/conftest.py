@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ class Near:
     thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
 
     async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
-        report = await self._own(self._turn, *copied((part, hurried(order))))
+        report: TurnReport = await self._own(self._turn, *copied((part, hurried(order))))
         self.turns += report.snapshot is not None
         if self.lost_after is not None and self.turns >= self.lost_after:
             await self._own(self._end)
@@ -56,7 +56,8 @@ class Near:
 
     def _turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:
         asyncio.set_event_loop(self.loop)
-        return copied(self.player.turn(part, order))
+        report: TurnReport = copied(self.player.turn(part, order))
+        return report
 
     def kill(self) -> None:
         pass
@@ -95,18 +96,26 @@ def copied(sent: T) -> T:
     return received
 
 
+async def until(look: Callable[[], object]) -> None:
+    while not look():  # noqa: ASYNC110 (files have no events)
+        await asyncio.sleep(0.01)
+
+
 def hurried(order: TurnOrder) -> TurnOrder:
     return order._replace(seconds=min(order.seconds, 0.01))
 
 
 class Place(ModuleType):
-    """In place of the module `cluster`; `workers` are all that were started. `change` changes one before its first
-    turn, by its number from 0."""
+    """In place of the module `cluster`. `started` are the numbers of all workers, `workers` those that are ready.
+
+    `change` changes one before its first turn, by its number from 0; `starts` is awaited before, and may raise."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.workers: list[Near] = []
         self.change: Callable[[int, Near], None] = lambda number, worker: None
+        self.starts: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
+        self.started: list[int] = []
 
     @contextmanager
     def connected(self, address: str | None, workers: int | None) -> Iterator[int]:
@@ -115,13 +124,16 @@ class Place(ModuleType):
         for worker in self.workers[before:]:
             worker.close()
 
-    def Cluster(self, plans: Sequence[WorkerPlan], contents: Mapping[str, bytes]) -> Place:
-        self._plans, self._contents = plans, contents
+    def Cluster(self, plans: Sequence[WorkerPlan]) -> Place:
+        self._plans = plans
         return self
 
     async def start(self) -> Near:
-        loop, number = asyncio.new_event_loop(), len(self.workers)
-        worker = Near(str(number), Player(self._plans, self._contents, loop), loop)
+        number = len(self.started)
+        self.started.append(number)
+        await self.starts(number)
+        loop = asyncio.new_event_loop()
+        worker = Near(str(number), Player(self._plans, loop), loop)
         self.change(number, worker)
         self.workers.append(worker)
         return worker

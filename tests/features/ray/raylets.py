@@ -18,12 +18,15 @@ from typing import Any
 
 import orjson
 
-from tests.support.processes import descendants
+from tests.support.processes import descendants, words_of
 
+PATIENCE = 250.0
+"""Seconds that raylets may take to start on a busy machine."""
 STORE_BYTES = 80_000_000
 """Of an object store: about the least that Ray accepts."""
 
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_prestart_worker_first_driver": "0"}
+"""Nothing is reported to anyone, and no process is started that no actor takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,10 @@ class Raylets:
     starter: int
     add: Callable[[int, dict[str, str]], None]
 
+    def all(self) -> list[int]:
+        """Return the ids of those that run now, also of added ones."""
+        return [process for process in descendants(self.starter) if b"/raylet/raylet\0" in words_of(process)]
+
 
 @contextmanager
 def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
@@ -46,7 +53,7 @@ def cluster(*cpus: int, **settings: str) -> Iterator[Raylets]:
         command = [sys.executable, "-m", "tests.features.ray.raylets", *map(str, cpus)]
         settings |= {"RAY_TMPDIR": folder}  # also for the file with the address of the last cluster
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(command, env={**os.environ, **QUIET, **settings}, **pipes) as process:
+        with subprocess.Popen(command, env={**os.environ, **SETTINGS, **settings}, **pipes) as process:
             assert process.stdin and process.stdout
             try:
                 found = orjson.loads(process.stdout.readline())
@@ -74,10 +81,11 @@ def _serve(cpus: list[int]) -> None:
     from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET
     from ray.cluster_utils import Cluster
 
-    own = Cluster()
+    own, options = Cluster(), {"object_store_memory": STORE_BYTES, "include_log_monitor": False}
     for number, count in enumerate(cpus):
         first = {"include_dashboard": False, "no_monitor": True} if number == 0 else {}
-        own.add_node(num_cpus=count, object_store_memory=STORE_BYTES, **first)
+        own.add_node(wait=False, num_cpus=count, **options, **first)
+    own.wait_for_nodes(PATIENCE)
     nodes = own.list_all_nodes()
     raylets = [node.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for node in nodes]
     head = nodes[0].all_processes[PROCESS_TYPE_GCS_SERVER][0].process.pid
@@ -85,7 +93,7 @@ def _serve(cpus: list[int]) -> None:
     for line in sys.stdin:
         count, variables = orjson.loads(line)
         os.environ |= variables
-        own.add_node(num_cpus=count, object_store_memory=STORE_BYTES)
+        own.add_node(wait=False, num_cpus=count, **options)
     for process in descendants(os.getpid()):  # `Cluster.shutdown` would wait minutes for a head that is lost
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 
 import pytest
 
@@ -23,6 +24,18 @@ from harness.errors import AgentFailed, BadInput, EndpointStopped, GaveUp, Harne
 )
 def test_error_is_the_same_in_another_process(error: HarnessError) -> None:
     """Its class, sentences, exit code and what else it holds, whatever its constructor takes."""
+    check_copy(error)
+
+
+def test_error_of_a_budget_is_the_same_in_another_process() -> None:
+    """With the amount that the driver says again for the whole budget."""
+    budget = pytest.importorskip("harness.features.budget")
+    error = budget.BudgetReached("the budget is reached")
+    error.amount = Decimal("0.25")
+    check_copy(error)
+
+
+def check_copy(error: HarnessError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.exit_code, vars(copy)) == (
         type(error),

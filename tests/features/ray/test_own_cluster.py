@@ -4,22 +4,23 @@ in which the command is started."""
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import orjson
 import pytest
 
-from bench.processes import endpoint
+from bench.processes import endpoint, stats
 from harness.store.log import sound_lines
 from tests.support.planted import PROGRAM, ran, write_modules
-from tests.support.processes import descendants, wait_for
+from tests.support.processes import descendants, environment_of, held, listeners, wait_for, words_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.skipif(find_spec("ray") is None, reason="no ray here")]
 
@@ -44,23 +45,7 @@ for name, work in tries.items():
 print(json.dumps(done))
 """
 NOBODY = 65534
-
-
-def listening(processes: list[int]) -> Iterator[tuple[str, int]]:
-    """Yield hexadecimal addresses and ports at which these processes listen."""
-    sockets = set[str]()
-    for process in processes:
-        for link in Path(f"/proc/{process}/fd").glob("*"):
-            try:
-                sockets |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(link)))
-            except OSError:  # closed, or its process has ended
-                continue
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in sockets:
-                host, _, port = words[1].rpartition(":")
-                yield host, int(port, 16)
+KEY = "sk-kept-from-the-cluster"
 
 
 def attempts(folder: Path, address: str, user: int, **variables: str) -> list[str]:
@@ -72,47 +57,120 @@ def attempts(folder: Path, address: str, user: int, **variables: str) -> list[st
     return found
 
 
-def test_own_cluster_is_closed_to_others_and_imports_nothing_from_here(tmp_path: Path) -> None:
-    """It listens on loopback alone, and takes a token that another user cannot read; nothing stays in the home folder;
-    a module of the current folder, with the name of one that workers import, is not executed."""
-    here, home = tmp_path / "here", tmp_path / "home"
-    here.mkdir()
-    home.mkdir()
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run on a cluster of its own showed while it ran, and when SIGINT had come to its process group."""
+
+    here: Path
+    home: Path
+    listeners: list[tuple[str, int]]
+    modes: list[int]
+    attempts: dict[str, list[str]]
+    with_key: list[int]
+    niceness: list[int]
+    code: int
+    sent: int
+    completed: int
+    saved: int
+    resumed: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    """One run for all tests, begun in a folder with modules of the names of those that workers import."""
+    here, home = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("home")
     write_modules(here)
-    with TemporaryDirectory() as temporary:  # the path of a socket has at most 107 bytes
-        _look_at_cluster(here, home, Path(temporary))
+    # The path of a socket has at most 107 bytes.
+    with TemporaryDirectory() as temporary, endpoint("--latency", "0.5") as url:
+        variables = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "TMPDIR": temporary}
+        variables |= {"LLM_API_KEY": KEY, "LLM_API_BASE": url}
+        yield _look(here, home, Path(temporary), url, {**os.environ, **variables})
 
 
-def _look_at_cluster(here: Path, home: Path, temporary: Path) -> None:
-    variables = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "TMPDIR": str(temporary)}
-    with endpoint("--latency", "1") as url:
-        words = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, "--demo", "--platform", "weibo"]
-        options = ("--concurrency", "2", "--no-html", "--engine", "ray", "--workers", "1")
-        with subprocess.Popen(
-            [*words, *options], cwd=here, env={**os.environ, **variables}, stdout=subprocess.DEVNULL
-        ) as process:
-            try:
-                responses = here / "results/recency/responses_weibo.jsonl"
-                wait_for(lambda: process.poll() is not None or sum(1 for _ in sound_lines(responses)) > 1)
-                [cluster] = temporary.glob("ray-*")
-                found = list(listening([process.pid, *descendants(process.pid)]))
-                [gcs] = wait_for(lambda: list(cluster.rglob("gcs_server_port_*")))
-                address = f"127.0.0.1:{gcs.read_text()}"
-                modes = [path.stat().st_mode & 0o777 for path in (cluster, cluster / "token")]
-                others = {name: attempts(cluster, address, 0, **of) for name, of in _tokens(cluster).items()}
-                stranger = attempts(cluster, address, NOBODY) if os.geteuid() == 0 else None
-            finally:
-                process.send_signal(signal.SIGINT)
-                code = process.wait()
-    assert code == 130
-    assert len(found) > 5 and {host for host, _ in found} <= {"0100007F", "0000000000000000FFFF00000100007F"}
-    assert modes == [0o700, 0o600]
-    assert {name: "jobs" in able for name, able in others.items()} == {"none": False, "wrong": False, "right": True}
-    assert not (home / ".ray").exists()
-    assert ran(here) == []
-    if stranger is None:
+def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str, str]) -> Seen:
+    command = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, "--demo", "--platform", "weibo"]
+    command += ["--limit", "12", "--concurrency", "4", "--no-html", "--api-key", KEY]
+    start: Any = {"cwd": here, "env": variables, "stdout": subprocess.DEVNULL}
+    responses = here / "results/recency/responses_weibo.jsonl"
+
+    def saved() -> int:
+        return sum(1 for _ in sound_lines(responses))
+
+    on_ray = ("--engine", "ray", "--workers", "2")
+    with subprocess.Popen([*command, *on_ray], start_new_session=True, **start) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or saved() > 1)
+            below = descendants(process.pid)
+            [cluster] = temporary.glob("ray-*")
+            found = listeners([process.pid, *below])
+            modes = [path.stat().st_mode & 0o777 for path in (cluster, cluster / "token")]
+            with_key = [one for one in below if KEY.encode() in words_of(one) + environment_of(one)]
+            with_key += [process.pid] if KEY.encode() in words_of(process.pid) else []
+            workers = [one for one in below if b"ray::Actor" in words_of(one)]
+            niceness = [os.getpriority(os.PRIO_PROCESS, worker) for worker in workers]
+            [gcs] = wait_for(lambda: list(cluster.rglob("gcs_server_port_*")))
+            address = f"127.0.0.1:{gcs.read_text()}"
+            with held():  # it is not done before others have tried
+                tries = {name: attempts(cluster, address, 0, **of) for name, of in _tokens(cluster).items()}
+                if os.geteuid() == 0:
+                    tries["stranger"] = attempts(cluster, address, NOBODY)
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            code = process.wait()
+    ended, on_disk = stats(url), saved()
+    subprocess.run(command, check=True, **start)
+    resumed = {name: stats(url)[name] for name in ("requests", "distinct_bodies")} | {"saved": saved()}
+    return Seen(
+        here=here,
+        home=home,
+        listeners=found,
+        modes=modes,
+        attempts=tries,
+        with_key=with_key,
+        niceness=niceness,
+        code=code,
+        sent=ended["requests"],
+        completed=ended["completed"],
+        saved=on_disk,
+        resumed=resumed,
+    )
+
+
+def test_own_cluster_is_closed_to_others(seen: Seen) -> None:
+    """It listens on loopback alone, and takes a token that another user cannot read."""
+    assert len(seen.listeners) > 5
+    assert {host for host, _ in seen.listeners} <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert seen.modes == [0o700, 0o600]
+    able = {name: "jobs" in done for name, done in seen.attempts.items()}
+    assert able | {"stranger": False} == {"none": False, "wrong": False, "right": True, "stranger": False}
+    if "stranger" not in seen.attempts:
         pytest.skip("another user's process can be started by root alone; all else is checked")
-    assert stranger == []
+    assert seen.attempts["stranger"] == []
+
+
+def test_own_cluster_leaves_nothing_in_the_home_folder_and_imports_nothing_from_here(seen: Seen) -> None:
+    """No token, which a cluster without tokens that is joined later would be sent; a module of the current folder, with
+    the name of one that workers import, is not executed."""
+    assert not (seen.home / ".ray").exists()
+    assert ran(seen.here) == []
+
+
+def test_no_process_of_an_own_cluster_has_the_key(seen: Seen) -> None:
+    """In its command line or its environment."""
+    assert seen.niceness != [] and seen.with_key == []
+
+
+def test_workers_have_the_priority_of_the_command(seen: Seen) -> None:
+    """Else they would get next to nothing on a busy machine."""
+    assert {*seen.niceness} == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+def test_interrupt_of_a_terminal_saves_what_is_answered(seen: Seen) -> None:
+    """SIGINT goes to the whole process group, which an own cluster is part of; the run goes on without Ray, and pays
+    nothing twice."""
+    assert seen.code == 130
+    assert 0 < seen.sent == seen.completed == seen.saved
+    assert seen.sent < seen.resumed["requests"] == seen.resumed["distinct_bodies"] == seen.resumed["saved"]
 
 
 def _tokens(cluster: Path) -> dict[str, dict[str, str]]:

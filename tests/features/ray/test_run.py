@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 
+from harness.errors import MachineError
 from harness.features.ray import crew
+from harness.features.ray.crew import WorkerGone
 from harness.features.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
-from tests.features.ray.conftest import Near, Place
+from tests.features.ray.conftest import Near, Place, until
 from tests.support.plugins import Commands
 from tests.support.scripted import Server, baseline, serving
 
@@ -85,12 +89,33 @@ def test_lost_worker_costs_what_it_had_not_reported(
     cluster: Place,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice, and the log has it."""
+    """Its part goes on elsewhere from the run's files: the same results, nothing is saved twice, and the log has it.
+    What it reports is saved before its next turn, and only what was not saved is requested again."""
     monkeypatch.setattr(crew, "SHARE_SECONDS", 0.1)
+    not_saved = list[int]()
 
     def lose_first(number: int, worker: Near) -> None:
-        worker.certain = certain
-        worker.lost_after = after if number == 0 else None
+        if number == 0:
+            worker.certain, worker.lost_after = certain, after
+            worker.turn = watched(worker)  # type: ignore[method-assign]
+
+    def watched(worker: Near) -> Any:
+        turn, reported = worker.turn, Counter[str]()
+
+        async def noted(part: Any, order: Any) -> Any:
+            assert count_saved() >= reported["replies"]
+            try:
+                report = await turn(part, order)
+            except WorkerGone:
+                not_saved.append(len(server.bodies) - count_saved())
+                raise
+            reported["replies"] += report.logs.get("responses", b"").count(b"\n")
+            return report
+
+        return noted
+
+    def count_saved() -> int:
+        return len(saved(tmp_path / "r"))
 
     cluster.change = lose_first
     with serving(baseline) as server:
@@ -101,8 +126,43 @@ def test_lost_worker_costs_what_it_had_not_reported(
     replies = Counter((one["user_id"], one["request"], one["nth"]) for one in saved(tmp_path / "r"))
     assert set(replies.values()) == {1} and len(replies) == requests.total()
     assert set(server.bodies) == set(requests)
-    log = [orjson.loads(line.text) for line in sound_lines(tmp_path / "r" / "run_weibo.log")]
-    assert [event["detail"] for event in log if event["what"] == "worker"] == ["worker 0 is lost: it was to be lost"]
+    assert len(server.bodies) - requests.total() <= not_saved[0]
+    assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
+
+
+def test_failed_users_of_a_lost_worker_are_counted_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """They are played again with its part, and fail again: at the end there are no more of them."""
+    refused = set[bytes]()
+
+    def refusing(body: dict[str, Any]) -> tuple[int, bytes]:
+        key = orjson.dumps(body["messages"])
+        if len(server.bodies) in (20, 30, 40) or key in refused:
+            refused.add(key)
+            return 400, b'{"error": {"message": "not this one"}}'
+        return baseline(body)
+
+    def lose_first(number: int, worker: Near) -> None:
+        if number == 0:
+            worker.turn = lost_with_failures(worker)  # type: ignore[method-assign]
+
+    def lost_with_failures(worker: Near) -> Any:
+        turn = worker.turn
+
+        async def noted(part: Any, order: Any) -> Any:
+            if sum(1 for _ in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")):
+                worker.lost_after = 0
+            return await turn(part, order)
+
+        return noted
+
+    cluster.change = lose_first
+    with serving(refusing) as server:
+        shown = Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=1)
+    failed = {orjson.loads(line.text)["user_id"] for line in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")}
+    assert len(cluster.workers) == 2 and len(failed) == 3
+    assert "(3 failed)" in shown and "failed 3 users: http_400 3" in shown and "\n3 users failed: " in shown
 
 
 def test_workers_that_are_lost_again_and_again_stop_the_run(
@@ -145,6 +205,30 @@ def test_options_of_one_process_are_those_of_workers(
     assert found[0] == found[1]
 
 
+def test_workers_reuse_the_replies_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """As one process does: nothing is requested that the other run has, and replies and results are the same."""
+    pytest.importorskip("harness.features.reuse")
+    commands = Commands(tmp_path, capsys)
+    with serving(baseline) as server:
+        few = [*at(server)]
+        few[few.index("30")], few[few.index("r")] = "10", "earlier"
+        commands(*few)
+        earlier = len(server.bodies)
+        requests, replies = [], []
+        for name, engine in (("local", ()), ("workers", ON_TWO)):
+            before = len(server.bodies)
+            commands(*at(server), "--name", name, "--reuse", "earlier", *engine)
+            requests.append(sorted(server.bodies[before:]))
+            replies.append(
+                sorted((one["user_id"], one["request"], one.get("reused")) for one in saved(tmp_path / name))
+            )
+    assert requests[0] == requests[1] != []
+    assert replies[0] == replies[1] and sum(reused == "earlier" for *_, reused in replies[0]) == earlier
+    assert (tmp_path / "local" / RESULTS).read_bytes() == (tmp_path / "workers" / RESULTS).read_bytes()
+
+
 def test_models_of_one_command_share_workers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
@@ -162,29 +246,29 @@ def test_worker_that_was_stopped_asks_before_it_sends(
     local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
     """It wakes within a turn whose lease is over: no request goes out before the driver's next turn."""
-    now, asleep, begun = [0.0], list[int](), list[int]()
+    begins, counts = list[int](), list[int]()
 
-    def stopped(body: dict[str, Any]) -> tuple[int, bytes]:
-        if len(server.bodies) % 10 == 0:
-            now[0] += LEASE_SECONDS
-            asleep.append(len(server.bodies))
-        return baseline(body)
+    def clock() -> float:
+        """Ten seconds go by with each tenth request: as long as a lease."""
+        counts.append(len(server.bodies))
+        return LEASE_SECONDS * (counts[-1] // 10)
 
     def watch(number: int, worker: Near) -> None:
-        turn = worker.turn
+        turn = worker.player.turn
 
-        async def noted(part: Any, order: Any) -> Any:
-            begun.append(len(server.bodies))
-            return await turn(part, order)
+        def noted(part: Any, order: Any) -> Any:
+            begins.append(len(counts))
+            return turn(part, order)
 
-        worker.turn = noted  # type: ignore[method-assign]
-        worker.player._clock = lambda: now[0]
+        worker.player.turn = noted  # type: ignore[method-assign]
+        worker.player._clock = clock
 
     cluster.change = watch
-    with serving(stopped) as server:
+    with serving(baseline) as server:
         Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
-    on_its_way = {count + 1 for count in begun}  # the turn began between the request and its arrival
-    assert len(asleep) > 10 and set(asleep) <= {*begun, *on_its_way}
+    leased_at = {counts[begin] for begin in begins}
+    asleep = set(range(10, len(server.bodies), 10))
+    assert len(asleep) > 10 and asleep <= leased_at
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
@@ -227,55 +311,125 @@ def test_engines_take_turns_with_repeats(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place) -> None:
     """While workers end, are lost and start: the sum of what they may have in flight is never above it, and reaches
-    it."""
-    sums = set[int]()
+    it. So do the shares of a rate, as the endpoint's clock confirms."""
+    sums, rates = set[int](), set[float]()
+    arrivals = list[float]()
+
+    def timed(body: dict[str, Any]) -> tuple[int, bytes]:
+        arrivals.append(time.monotonic())
+        return baseline(body)
 
     def watch(number: int, worker: Near) -> None:
         turn = worker.turn
 
         async def noted(part: Any, order: Any) -> Any:
-            allowed[number] = order.slots
+            allowed[number], rate[number] = order.slots, order.tuning.rpm or 0.0
             sums.add(sum(allowed.values()))
+            rates.add(round(sum(rate.values()), 6))
             try:
                 report = await turn(part, order)
             except Exception:
-                allowed[number] = 0
+                allowed[number] = rate[number] = 0
                 raise
-            allowed[number] = 0 if report.ended or report.snapshot is None else max(order.slots, report.in_flight)
+            ended = report.ended or report.snapshot is None
+            allowed[number] = 0 if ended else max(order.slots, report.in_flight)
+            rate[number] = 0 if ended else rate[number]
             return report
 
         worker.lost_after = 3 if number < 2 else None
         worker.turn = noted  # type: ignore[method-assign]
 
     allowed: dict[int, int] = {}
+    rate: dict[int, float] = {}
     cluster.change = watch
-    with serving(baseline) as server:
-        Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "3")
-    assert max(sums) == 4
+    with serving(timed) as server:
+        Commands(tmp_path, capsys)(*at(server), "--rpm", "6000", "--engine", "ray", "--workers", "3")
+    assert max(sums) == 4 and max(rates) == 6000.0
+    assert arrivals[-1] - arrivals[0] > 0.7 * (len(arrivals) - 1) / 100  # a part may begin with a tenth of a second's
 
 
-@pytest.mark.parametrize("others", [0, 1])
-def test_worker_without_a_way_to_the_endpoint(
-    others: int, local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
-) -> None:
-    """Its users are played by others, and the log names it; alone it stops the run, as one process does."""
+@pytest.fixture
+def cut_off(cluster: Place) -> None:
+    """The first worker has no way to the endpoint."""
 
-    def cut_off(number: int, worker: Near) -> None:
+    def change(number: int, worker: Near) -> None:
         if number == 0:
             plan = worker.player.plans[0]
             [address] = plan.way.found.addresses if plan.way.found else ()
             found = replace(plan.way.found, addresses=(replace(address, url="http://127.0.0.1:9/v1"),))  # type: ignore[type-var]
             worker.player.plans = [plan._replace(way=replace(plan.way, found=found))]
 
-    cluster.change = cut_off
-    commands = Commands(tmp_path, capsys)
+    cluster.change = change
+
+
+def about_workers(folder: Path) -> list[str]:
+    log = [orjson.loads(line.text) for line in sound_lines(folder / "run_weibo.log")]
+    return [event["detail"] for event in log if event["what"] == "worker"]
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_worker_without_a_way_to_the_endpoint_is_played_without(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its users are played by others, and the log names it."""
     with serving(baseline) as server:
-        commands(*at(server), "--engine", "ray", "--workers", 1 + others, code=0 if others else 3)
-    if others:
-        assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
-        log = [orjson.loads(line.text) for line in sound_lines(tmp_path / "r" / "run_weibo.log")]
-        [detail] = [event["detail"] for event in log if event["what"] == "worker"]
-        assert detail.startswith("worker 0 gets no users for 30 s: ")
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+    [detail] = about_workers(tmp_path / "r")
+    assert detail.startswith("worker 0 gets no users for 30 s: ")
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one process does."""
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=3)
+
+
+@pytest.mark.usefixtures("cut_off")
+def test_worker_without_a_way_waits_for_one_that_is_being_started(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """On a slow machine the other begins only when the first has given up."""
+    given_up = anyio.Event()
+
+    async def second_waits(number: int) -> None:
+        if number == 1:
+            await until(lambda: about_workers(tmp_path / "r"))
+            given_up.set()
+
+    cluster.starts = second_waits
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    assert given_up.is_set()
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
+
+
+def test_worker_that_cannot_be_started_is_played_without(
+    local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """Also when the only other is lost, and its successor is still being started."""
+
+    def lose_first(number: int, worker: Near) -> None:
+        worker.lost_after = 1 if number == 0 else None
+
+    async def second_fails(number: int) -> None:
+        if number == 1:
+            await until(lambda: len(cluster.started) == 3)
+            raise MachineError("no machine")
+        if number == 2:
+            await until(lambda: len(about_workers(tmp_path / "r")) == 2)
+
+    cluster.change, cluster.starts = lose_first, second_fails
+    with serving(baseline) as server:
+        Commands(tmp_path, capsys)(*at(server), *ON_TWO)
+    assert about_workers(tmp_path / "r") == [
+        "worker 0 is lost: it was to be lost",
+        "the run goes on with fewer workers: no machine",
+    ]
+    assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
 
 def test_budget_holds_over_all_workers_and_loses_nothing(
