@@ -21,7 +21,6 @@ import anyio
 import anyio.to_thread
 
 from harness.defaults import GRACE_SECONDS, Tuning
-from harness.endpoint.caller import FREE
 from harness.endpoint.limiter import Slots
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.feature import function
@@ -33,6 +32,8 @@ TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
 """How long a worker plays between two reports; the first is short: the log gets the requests in flight."""
 SHARE_SECONDS, SILENT_SECONDS = LEASE_SECONDS + 1.0, 60.0
 """Without a report for so long, a worker's share is dealt again, and its part."""
+UNREACHED = frozenset({"connect", "denied", "proxy", "replica", "unknown_host"})
+"""Kinds of failed tries that reached no model."""
 HEAD_SECONDS, HEAD_MISSES = 3.0, 4
 """Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
 has been without it for a minute."""
@@ -305,4 +306,4 @@ def _reached_nothing(report: TurnReport) -> bool:
     now = report.snapshot
     if now is None or report.replies or not now.faults or (not report.ended and now.seconds < CUT_OFF_SECONDS):
         return False
-    return all(kind in FREE for kind, _ in now.faults)
+    return all(kind in UNREACHED for kind, _ in now.faults)

@@ -244,6 +244,7 @@ class LaneOfParts(Lane):
             waiting=sum([one.waiting for one in live]),
             backing_off=sum([one.backing_off for one in live]),
             eta=base.eta and max([base.eta, *[one.eta or 0.0 for one in live]]),
+            pause=min([one.pause for one in live], default=0.0),
             outage=min([one.outage for one in live], default=0.0),
             silence=min([one.silence for one in live], default=base.silence),
             warnings=tuple(sorted(warnings.values(), key=lambda one: one.age))[:WARNINGS],

@@ -186,8 +186,6 @@ class PartEngine(Extension):
     def joining(self, lane: Lane) -> None:
         self._lane, caller = lane, lane.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
-        if question := caller.question:
-            caller.question = replace(question, transport=PermittedTransport(question.transport, self._player))
         self._counted = {run.subset: counts(run.manifest) for run in lane.runs}
         self._obey(lane, self._order)
 
