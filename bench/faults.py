@@ -244,7 +244,7 @@ def play(case: Case, number: int, folder: Path) -> Outcome:
 def outcome(case: Case, results: Path, ended: subprocess.CompletedProcess[str], endpoint: Mortal) -> Outcome:
     files = RunFiles(results / "run", case.subject.subset)
     events = [orjson.loads(line.text) for line in sound_lines(files.events)]
-    retries = [event for event in events if event["what"] == "retry"]
+    retries = [event for event in events if event["what"] in ("retry", "probe", "outage")]
     file = files.report("json")
     report = orjson.loads(file.read_bytes()) if file.exists() else {}
     return Outcome(
@@ -255,7 +255,7 @@ def outcome(case: Case, results: Path, ended: subprocess.CompletedProcess[str], 
         settled(endpoint),
         Counter(stats(endpoint.url)["faults"]),
         sum(1 for _ in sound_lines(files.responses)),
-        Counter(event["kind"] for event in retries),
+        Counter(event.get("kind", event["what"]) for event in retries),
         1 + max((event["try_number"] for event in retries), default=0),
         endpoint.struck,
         report.get("diagnostics", {}),

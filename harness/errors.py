@@ -155,6 +155,8 @@ class TransportFault(CallError):
 
     `unreachable`: the address itself does not answer (refused, unknown, 404). Before any success that means a wrong
     address, not a busy server. `foreign`: a server of something else answers, such as another API; likewise.
+    `billed`: the try may have reached a model. `refusal`: the endpoint refuses the key, the model or the like; the run
+    ends with this error unless the endpoint answers another request.
     """
 
     def __init__(
@@ -165,11 +167,20 @@ class TransportFault(CallError):
         retry_after: float | None = None,
         unreachable: bool = False,
         foreign: bool = False,
+        billed: bool = True,
+        refusal: EndpointStopped | None = None,
     ) -> None:
         super().__init__(kind, detail)
         self.retry_after = retry_after
         self.unreachable = unreachable
         self.foreign = foreign
+        self.billed = billed and not (unreachable or self.asks_to_wait)
+        self.refusal = refusal
+
+    @property
+    def may_count(self) -> bool:
+        """Whether the try may count against its request."""
+        return not (self.asks_to_wait or self.refusal)
 
     @property
     def asks_to_wait(self) -> bool:

@@ -505,7 +505,8 @@ class Snapshot:
     Concurrency: `requested` by the user (None for auto), the `limit` now, `in_flight`, and `held_by`, the reason why no
     more requests are in flight. `others_in_flight` are those of other runs on the same slots. `outage` is its age, 0
     for none; `silence` the seconds since the last answer or the start; `awaited` the remaining seconds of `--wait` for
-    the first answer, 0 for none; `waiting` the requests of this run that wait for a slot. `lag` is the largest
+    the first answer, 0 for none; `pause` those of the wait that the endpoint asked for, 0 where requests are in flight
+    or may go; `waiting` the requests of this run that wait for a slot. `lag` is the largest
     delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
     `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining
@@ -553,6 +554,7 @@ class Snapshot:
     over: bool = False
     others_in_flight: int = 0
     awaited: float = 0.0
+    pause: float = 0.0
     at_most: bool = False
     notices: tuple[tuple[str, int], ...] = ()
     cost: tuple[Money, ...] = ()

@@ -49,6 +49,8 @@ LINGER_SECONDS = 0.1
 PROXY_WANTS_CREDENTIALS = 407
 ENDS = END_REASONS | replies.SETTLED | {None, replies.ONLY_THINKING, replies.TOOL_CALL, replies.UNCLOSED}
 """Finish reasons that are words of this program, and so no secret, even if a key is one of them."""
+LONGEST_PACE = 60.0
+"""Seconds, at most, for which the limits in the headers of an answer hold requests back."""
 LONGEST_HEADER = 2**16
 LARGEST_REPLY = 2**23
 """Bytes, decompressed: far above any completion, and small enough for memory to hold some replies at once."""
@@ -151,7 +153,7 @@ class Client:
             finally:
                 response.release()  # which closes the connection if it has unread bytes
             if wait := exhausted(response.headers, datetime.now(UTC)):
-                self._on_exhausted(wait)
+                self._on_exhausted(min(wait, LONGEST_PACE) if response.status < 400 else wait)
         except self.errors as error:
             error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
             stood_still = loop.time() - begun > self._patience + STOOD_STILL
@@ -243,9 +245,9 @@ class Client:
             case aiohttp.ConnectionTimeoutError():
                 way = ", through its proxy" if self._way.via else ""
                 detail = f"{self._public} takes no connection within {self._patience:g} s{way}"
-                return TransportFault("connect", detail, unreachable=not stood_still)
+                return TransportFault("connect", detail, unreachable=not stood_still, billed=False)
             case ssl.SSLCertVerificationError():  # aiohttp's is one
-                return EndpointStopped(
+                return replies.Denied(
                     f"no trusted TLS connection to {self._public}: {_reason(error)} "
                     "(--ca-file takes a certificate of your own, LLM_INSECURE_TLS=1 turns the check off)"
                 )
@@ -275,7 +277,7 @@ class Client:
                 return TransportFault("truncated", "the reply broke off")
             case aiohttp.ClientResponseError() if UNSAFE_HEADER.search(error.message):
                 header = " ".join(error.message.split()).rstrip(" ^")
-                return replies.Denied(
+                return EndpointStopped(
                     f"{self._public}: the head of a reply is refused, since it can be read in two ways: "
                     f"{one_line(header)}; the server, or a proxy in front of it, has to be mended"
                 )

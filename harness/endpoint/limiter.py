@@ -25,8 +25,9 @@ FIRST_REST, LONGEST_REST = 0.5, 8.0
 
 QUEUE = attrgetter("queue")
 
-_Waiting = tuple[int, int, float, asyncio.Future[None]]
-"""Negative rank, order of arrival, tokens, and the future through which the slot is handed over."""
+_Waiting = tuple[int, int, float, asyncio.Future[bool]]
+"""Negative rank, order of arrival, tokens, and the future through which the slot is handed over: whether it was taken
+while one request at a time goes out."""
 
 
 class Slots:
@@ -98,6 +99,7 @@ class Limiter:
         self.slots = slots
         self.in_flight = 0
         self.probing = False
+        self._probe_is_out = False
         self.queue: list[_Waiting] = []
         self._closed = False
         self._not_before = float("-inf")
@@ -135,36 +137,30 @@ class Limiter:
             self._take(tokens)
         return free
 
-    def ahead(self, tokens: float) -> bool:
-        """Take a slot before those who wait, also in an outage's pause, if one is free; return whether it did."""
-        free = not self._closed and self.slots.delay(tokens) == 0.0
-        if free:
-            self._take(tokens)
-        return free
-
-    async def acquire(self, rank: int, tokens: float = 0.0) -> None:
-        """Wait for a slot. Of those waiting the highest rank goes first, then who came first."""
+    async def acquire(self, rank: int, tokens: float = 0.0) -> bool:
+        """Wait for a slot; return whether it is one of those that are granted one at a time. Of those waiting the
+        highest rank goes first, then who came first."""
         while True:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             heapq.heappush(self.queue, (-rank, next(self.slots.order), tokens, future))
             self.slots.pump()
             try:
-                await future
+                is_probe = await future
             except asyncio.CancelledError:
                 if not future.cancelled():  # the slot came together with the cancellation
-                    self._return()
+                    self._return(future.result())
                     self.slots.pump()
                 raise
             if not self._closed:
-                return
-            self._return()  # closed between the grant and now
+                return is_probe
+            self._return(is_probe)  # closed between the grant and now
 
-    def release(self, seconds: float, fault: TransportFault | None) -> None:
+    def release(self, seconds: float, fault: TransportFault | None, is_probe: bool = False) -> None:
         """Return a slot after a try of so many `seconds` and, if it failed, with this `fault`."""
         slots = self.slots
         in_flight, now, control = slots.in_flight, slots.clock(), slots.control
         pressed = in_flight >= control.limit or bool(self.queue)
-        self._return()
+        self._return(is_probe)
         if fault is None:
             self._refused_in_row = 0
             self._rested_until, self._rest = float("-inf"), FIRST_REST
@@ -197,7 +193,7 @@ class Limiter:
         self.pause(seconds)
 
     def recover(self) -> None:
-        self.probing = False
+        self.probing = self._probe_is_out = False
         self._not_before = self._rested_until = float("-inf")
         self.slots.pump()
 
@@ -209,7 +205,7 @@ class Limiter:
 
     def delay(self) -> float:
         """Return the seconds until this run itself may send; infinite if that depends on an event."""
-        if self._closed or (self.probing and self.in_flight):
+        if self._closed or (self.probing and self._probe_is_out):
             return NEVER
         until = max(self._not_before, self._rested_until)
         return 0.0 if until == float("-inf") else max(0.0, until - self.slots.clock())
@@ -229,16 +225,19 @@ class Limiter:
         """Grant a slot to one in the queue."""
         self._dequeue(waiting)
         self._take(waiting[2])
-        waiting[3].set_result(None)
+        waiting[3].set_result(self.probing)
 
     def _take(self, tokens: float) -> None:
         slots = self.slots
         self.in_flight += 1
+        self._probe_is_out = self.probing
         slots.in_flight += 1
         if slots.rates:
             slots.rates.take(tokens, slots.clock())
 
-    def _return(self) -> None:
+    def _return(self, is_probe: bool) -> None:
+        if is_probe:
+            self._probe_is_out = False
         self.in_flight -= 1
         self.slots.in_flight -= 1
 

@@ -76,8 +76,16 @@ JSON_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
 
 
 class Denied(EndpointStopped):
-    """401, 403 or a used-up quota: terminal before any success. After one it may be a passing fault of the endpoint, or
-    a limit of tokens a minute in the same words, until a later try is denied too."""
+    """The endpoint refuses the key, the model or the like. It may be a passing fault, or this one request's doing (a
+    firewall's); hence the run ends with it only if the endpoint answers no other request either."""
+
+
+class UsedUp(Denied):
+    """The account's quota or balance is used up: the run ends at once."""
+
+
+class UnknownModel(Denied, ConfigurationRefused):
+    """The endpoint does not know the model."""
 
 
 def completion(body: bytes, content_type: str = "") -> Completion:
@@ -205,7 +213,7 @@ def _without_answer(data: dict[str, Any], error: Any = None) -> Completion:
     if error is None and status is None:
         if why := _other_api(data):
             raise TransportFault("no_choices", why, foreign=True)
-        if phrases.meaning(None, phrases.searchable(words)) == "transient":
+        if phrases.rule_of(None, phrases.searchable(words)).meaning == "transient":
             shown = words or one_line(json.dumps(data, ensure_ascii=False))
             raise TransportFault("no_choices", f"the reply has no choices: {shown}")
     return _settle(status, words, words, {}, datetime.now(UTC), delay=phrases.retry_delay(data))
@@ -372,17 +380,17 @@ def _settle(
     """Judge an error by its status, if it has one, and the endpoint's own `words`; `shown` is for
     messages alone."""
     low = phrases.searchable(phrases.without_quotes(words, request))
-    meaning = phrases.meaning(status, low)
+    meaning, _, _, billed = phrases.rule_of(status, low)
     if meaning in SETTLED:
         return Completion("", meaning)
     status, shown = status or 502, shown or NO_WORDS
     kind = f"http_{status}"
     match meaning:
-        case "quota":
+        case "used_up" | "payment":
             why = f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
-            raise Denied(why)
+            raise (Denied if meaning == "payment" else UsedUp)(why)
         case "unknown_model":
-            raise ConfigurationRefused(f"the endpoint does not know this model ({shown}): check --model")
+            raise UnknownModel(f"the endpoint does not know this model ({shown}): check --model")
         case "region":
             why = f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
             raise Denied(why)
@@ -395,7 +403,7 @@ def _settle(
         case "rate_limit" | "too_large" | "transient":
             status = {"rate_limit": 429, "too_large": 413}.get(meaning, status)
             wait = requested_wait(status, headers, now, low, delay)
-            raise TransportFault(f"http_{status}", shown, retry_after=wait)
+            raise TransportFault(f"http_{status}", shown, retry_after=wait, billed=billed)
         case "no_path":
             raise TransportFault(kind, shown, unreachable=True)
     raise Rejected(kind, shown)

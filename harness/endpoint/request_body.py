@@ -43,7 +43,7 @@ class Sampling:
         drawn = blake2b(f"{self.seed or 0} {repeat}".encode(), digest_size=4).digest()
         return replace(self, seed=int.from_bytes(drawn, "big") >> 1)
 
-    def question(self) -> bytes:
+    def probe(self) -> bytes:
         """Return the smallest request, for one token; as the others where a user's own members of the body decide."""
         own = {name: value for name, value in self.extra_body.items() if name not in ("max_completion_tokens", "n")}
         body = {"model": self.model, "messages": [{"role": "user", "content": "1"}], **own, "max_tokens": 1}

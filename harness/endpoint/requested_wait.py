@@ -41,8 +41,9 @@ def requested_wait(
     """Return the seconds to wait after an error with these `words`, in lower case; None if it asks for none.
 
     `delay` are seconds as text, of an error of Google's. The first of these that makes sense counts, and for a 429
-    without any of them the reset of what is used up.
+    without any of them the reset of what is used up. A date is reckoned by the clock of the reply's own `Date`.
     """
+    now = _sent_at(headers) or now
     for seconds in (
         retry_after(headers.get("retry-after-ms"), now, 0.001),
         retry_after(headers.get("Retry-After"), now),
@@ -61,12 +62,22 @@ def retry_after(value: str | None, now: datetime, unit: float = 1.0) -> float | 
     try:
         seconds = unit * float(value)
     except ValueError:
-        try:
-            at = parsedate_to_datetime(value)
-        except (ValueError, OverflowError):
+        if (at := _date(value)) is None:
             return None
-        seconds = (at.replace(tzinfo=at.tzinfo or UTC) - now).total_seconds()
+        seconds = (at - now).total_seconds()
     return _bounded(seconds) if math.isfinite(seconds) else None
+
+
+def _date(value: str) -> datetime | None:
+    try:
+        at = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return at.replace(tzinfo=at.tzinfo or UTC)
+
+
+def _sent_at(headers: Mapping[str, str]) -> datetime | None:
+    return _date(headers.get("Date", ""))
 
 
 def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> float | None:
@@ -76,6 +87,7 @@ def exhausted(headers: Mapping[str, str], now: datetime, unstated: str = "") -> 
     """
     if "ratelimit" not in "".join(headers).lower():  # every reply is looked at, and a look at each name takes longer
         return None
+    now = _sent_at(headers) or now
     waits = [
         _until(headers.get(reset, ""), now)
         for left, reset in QUOTAS

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from harness import defaults
 from harness.config.plan import Plan
-from harness.endpoint.caller import Caller, Limits, Question
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import AdaptiveControl, FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
@@ -149,10 +150,9 @@ async def open_lanes(
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         transport, where = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
-        question = Question(transport, one.plan.sampling.question())
         tuning = one.plan.tuning
         limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
-        caller = Caller(transport, limiter, limits, clock=time.monotonic, question=question)
+        caller = Caller(transport, limiter, limits, probe=one.plan.sampling.probe(), clock=time.monotonic)
         lanes.append(_lane(one, findings, caller, where, lane_of(place)))
     return lanes
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.benchmarks.user_code import guarded
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn, may_be_billed
+from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.commit import GroupCommit
 from harness.engine.extension import Companion, Extension
@@ -45,8 +45,10 @@ from harness.model import JSON, Completion, Failure, Reply, Snapshot
 from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
-"""Refused requests of different users, before any success, that indicate a wrong configuration; likewise users for
-whom the benchmark's code failed."""
+"""Users in a row that the endpoint refuses, without an answer in between, that indicate a wrong configuration; likewise
+users for whom the benchmark's code failed, before any has completed."""
+REFUSED = ("http_400", "http_413", "http_422", "denied")
+"""Kinds of such refusals."""
 
 BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkError: "benchmark"}
 """The boundary that an error of a failed user crossed, if not the endpoint's."""
@@ -97,7 +99,7 @@ class Lane:
             self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
         if plan.power:
             self.settle = self._durably(self.settle)
-        self._completed = self._rejected = self._broken = 0
+        self._completed = self._rejected = self._broken = self._answers_then = 0
         # The schedule numbers the remaining users of all runs, one run after another.
         positions, steps = zip(*[run.start() for run in self.runs], strict=True)
         self._positions, self._steps = np.concatenate(positions), np.concatenate(steps)
@@ -109,9 +111,6 @@ class Lane:
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
-        for run in self.runs:
-            for user, _ in run.failed_tries:
-                caller.outage.failed_before(user)
         for extension in extensions:
             caller.trying = extension.trying(self, caller.trying)
         self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
@@ -251,7 +250,7 @@ class Lane:
         return reply.completion
 
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
-        failed_before = user.run.failed_tries.get((user.name, asked.digest), 0)
+        failed_before = user.run.failed_tries.get((user.name, asked.digest), (0, 0))
         return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
 
     def _durably(self, settle: Settle) -> Settle:
@@ -316,7 +315,7 @@ class Lane:
         self.schedule.done(steps)
 
     def _fail(self, user: User, error: GaveUp | Rejected | AgentFailed | BenchmarkError) -> None:
-        """Record a failed user; refusals before any success mean that no other user will succeed."""
+        """Record a failed user; several in a row that are refused mean that no other user will succeed."""
         tries = error.tries if isinstance(error, GaveUp) else 1
         run, boundary = user.run, BOUNDARIES.get(type(error), "endpoint")
         failure = Failure(user.key, boundary, error.kind, error.detail, tries, user.repeat)
@@ -324,10 +323,13 @@ class Lane:
         run.failed += 1
         self.progress.user_failed(user.name, error.kind, str(error))
         self.advance(run, user.steps - user.counted)
-        if isinstance(error, Rejected):
-            self._rejected += 1
-            if self._rejected >= REJECTIONS_TO_STOP and not self.caller.traffic.successes:
-                self.stop(ConfigurationRefused(f"the endpoint refuses every request so far ({error})"), GRACE_SECONDS)
+        if error.kind in REFUSED:
+            answers = self.caller.traffic.successes
+            self._rejected = self._rejected + 1 if answers == self._answers_then else 1
+            self._answers_then = answers
+            if self._rejected >= REJECTIONS_TO_STOP:
+                why = f"the endpoint has refused three users in a row ({error})"
+                self.stop(ConfigurationRefused(why), GRACE_SECONDS)
         elif isinstance(error, BenchmarkError):
             self._broken += 1
             if self._broken >= REJECTIONS_TO_STOP and not self._completed:
@@ -396,15 +398,16 @@ class User:
         """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
         run = self.run
         billed: JSON = {}
-        if run.is_billed and size and may_be_billed(fault):
+        size = fault.sent if isinstance(fault, Notice) else size * fault.billed
+        if run.is_billed and size:
             billed = {"sent": size, **run.store.rate.data}
         if fault is ABANDONED:
             if billed:
                 run.store.event("unanswered", **self.about, **billed, try_number=number)
             return None
         if isinstance(fault, Notice):
-            return run.store.event(fault.kind, **self.about, detail=fault.detail, try_number=number)
-        which = {"request": request} if request and not fault.asks_to_wait else {}  # being asked to wait is no failure
+            return run.store.event(fault.kind, **self.about, detail=fault.detail, try_number=number, **billed)
+        which = {"request": request} if request and fault.may_count else {}
         details = {"kind": fault.kind, "detail": fault.detail, "try_number": number, **which, **billed}
         run.store.event("retry", **self.about, **details)
         self.lane.progress.try_failed(fault.kind, fault.detail)

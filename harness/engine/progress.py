@@ -255,7 +255,7 @@ class Progress:
         traffic, limiter, now = self._caller.traffic, self._caller.limiter, self._clock()
         allowance = self._caller.allowance
         rate, *token_rates = self._rates.of(now, self._counts())
-        outage = self._caller.outage.lasted(now)
+        outage = self._caller.health.outage(now)
         stragglers = self._caller.stragglers()
         eta, at_most, chain_bound = self._to_go(steps, longest, rate, stragglers, bool(load))
         warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
@@ -294,9 +294,10 @@ class Progress:
             allowance=allowance.load,
             warnings=tuple(sorted(warnings, key=lambda warned: warned.age)),
             at_risk=self._at_risk(),
-            silence=now - self._caller.outage.last_success,
+            silence=now - self._caller.health.last_answer,
             over=over,
             awaited=self._caller.wait_left if outage else 0.0,
+            pause=self._caller.pause_left,
             others_in_flight=limiter.slots.in_flight - limiter.in_flight,
             load=load,
             unusable=unusable,
@@ -309,7 +310,7 @@ class Progress:
         chain determines them: always, where all users advance together."""
         mean, per_step = self._caller.latency.mean, self._replies_per_step
         step_seconds = mean if mean is None or per_step is None else mean * per_step
-        eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, self._caller.outage.active)
+        eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, self._caller.health.down)
         oldest = None if stragglers else self._caller.oldest
         if eta is not None and oldest is not None and (left := self._caller.latency.left(oldest)) > eta:
             eta, chain_bound = left, False

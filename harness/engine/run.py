@@ -98,8 +98,9 @@ class Run:
         return {repeat: self.sampling.of_repeat(repeat) for repeat in range(1, self.index.repeats + 1)}
 
     @cached_property
-    def failed_tries(self) -> Mapping[tuple[str, str], int]:
-        """Return how often requests failed in earlier processes, by their user's name and their digest."""
+    def failed_tries(self) -> Mapping[tuple[str, str], tuple[int, int]]:
+        """Return how often requests failed in earlier processes, by their user's name and their digest, as
+        `RunStore.failed_tries` has it."""
         found = self.store.failed_tries(self.index)
         return {(name_of(key, repeat), request): tries for (key, repeat, request), tries in found.items()}
 

@@ -44,9 +44,11 @@ from harness.store.tasks import TaskIndex
 __all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "value_text"]
 
 IN_FLIGHT = "in_flight"
-UNANSWERED = frozenset({"retry", "unanswered"})
+UNANSWERED = frozenset({"retry", "unanswered", "probe", "outage"})
 """Lines of the log: those that have a member `sent` may have been billed."""
 
+NO_FAILURE = ("http_429", "denied")
+"""Kinds of tries that count against no request."""
 EVENT_SECONDS = 0.001
 """To which times of events are rounded."""
 RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
@@ -217,22 +219,26 @@ class RunStore:
         failed[[position for position in found if position is not None]] = True
         return index.users(failed & expected & ~self.done)
 
-    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], int]:
-        """Return how often each request failed, by user, repeat and the request's digest: of users that
-        are not done, since they were last given up."""
+    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], tuple[int, int]]:
+        """Return how often each request failed, by user, repeat and the request's digest: the tries that may count,
+        which are those since the last outage, and those that may be billed. Only of users that are not done, since they
+        were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
             given_up[index.of(data)] = _time(data) + EVENT_SECONDS
-        found: dict[tuple[str, int, str], int] = {}
+        found: dict[tuple[str, int, str], tuple[int, int]] = {}
         for _, data in log.objects(self.files.events):
             self.beat()
             request = data.get("request")
-            if data.get("what") != "retry" or type(request) is not str or data.get("kind") == "http_429":
+            if data.get("what") == "outage":
+                found = {key: (0, billable) for key, (_, billable) in found.items()}
+            if data.get("what") != "retry" or type(request) is not str or data.get("kind") in NO_FAILURE:
                 continue
             position = index.of(data)
             if position is not None and not self.done[position] and _time(data) > given_up.get(position, 0.0):
                 key = str(data["user_id"]), index.repeat(position), request
-                found[key] = found.get(key, 0) + 1
+                tries, billable = found.get(key, (0, 0))
+                found[key] = tries + 1, billable + ("sent" in data)
         return found
 
     def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:

@@ -17,7 +17,7 @@ KINDS_SHOWN = 3
 ENOUGH_TRIES = 20
 """Tries from which a share of refusals is spoken of."""
 
-HELD = {"pause": "the endpoint asked to wait", "outage": "outage: probing", "limit": "", "stopping": ""}
+HELD = {"pause": "", "outage": "outage: probing", "limit": "", "stopping": ""}
 """What is said of why requests wait, if it is not what holds them."""
 
 
@@ -55,6 +55,8 @@ def held_back(s: Snapshot) -> list[str]:
     if s.awaited:
         return [f"waiting for the first answer, {duration(s.awaited)} left"]
     reasons = [*filter(None, [HELD.get(s.held_by, f"held by the {s.held_by}")])] if s.held_by else []
+    if s.pause:
+        reasons.append(f"the endpoint asked to wait, {duration(s.pause)} left")
     if is_silent(s):
         reasons.append(f"no answer for {duration(s.silence)}")
     reasons += mostly_refused(s)

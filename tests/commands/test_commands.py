@@ -13,7 +13,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.endpoint import caller
+from harness.endpoint import health
 from harness.store.log import seal, unseal
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, completion, serving
 
@@ -221,7 +221,7 @@ def test_a_run_that_got_no_reply_gives_its_name_to_another_configuration(
         where = ["--api-url", server.url]
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
         assert "no run is kept" in capsys.readouterr().out
-        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0 and len(server.bodies) <= 12
+        assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0 and len(server.bodies) <= 24
         assert not (tmp_path / "out/n").exists()
         (tmp_path / "out/n").mkdir()
         assert run(tasks, tmp_path / "out", *where, *words, model="mispelt") == 3
@@ -284,8 +284,8 @@ def test_failed_user_is_never_scored_and_resume_pays_only_for_it(
 def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
     """A request that failed once before its run was stopped is saved with its second try as the one that succeeded."""
     write_tasks(tmp_path / "tasks", 1)
-    replies = iter([(503, b'{"error": {"message": "busy"}}'), (401, b'{"error": {"message": "bad key"}}')])
-    with serving(lambda body: next(replies)) as server:
+    busy, denied = (503, b'{"error": {"message": "busy"}}'), (401, b'{"error": {"message": "bad key"}}')
+    with serving(lambda body: denied if len(server.bodies) > 1 else busy) as server:
         assert run(tmp_path / "tasks", tmp_path / "out", "--api-url", server.url, model="m") == 3
         server.script = baseline
         assert main(["resume", "--results-dir", str(tmp_path / "out")]) == 0
@@ -300,7 +300,7 @@ def test_tries_of_an_earlier_process_are_numbered_on(tmp_path: Path) -> None:
         (404, b'{"error": {"code": "model_not_found", "message": "no m"}}', "does not know this model"),
         (402, b'{"error": {"message": "Insufficient Balance"}}', "top it up"),
         (404, b"<html>nothing here</html>", "/v1"),
-        (422, b'{"error": {"message": "no such parameter"}}', "refuses every request"),
+        (422, b'{"error": {"message": "no such parameter"}}', "has refused three users in a row"),
     ],
 )
 def test_endpoint_that_will_not_serve_stops_the_run(
@@ -310,8 +310,9 @@ def test_endpoint_that_will_not_serve_stops_the_run(
     with serving(lambda request: (status, body)) as server:
         options = ("--api-url", server.url, "--api-key", "sk-very-secret")
         assert run(tasks, tmp_path / "out", *options, "--concurrency", "3", model="m") == 3
-        # What ends a run closes the limit before the slot goes on; refusals end one only after three users had them.
-        assert len(server.bodies) <= (6 if status == 422 else 3)
+        # What ends a run closes the limit before the slot goes on; refusals end one only after three users had them,
+        # or after three tries of a request.
+        assert len(server.bodies) <= (6 if status == 422 else 24)
         assert set(server.keys) == {"Bearer sk-very-secret"}
     shown = capsys.readouterr()
     assert told in shown.out + shown.err
@@ -474,7 +475,7 @@ def test_wait_of_the_command_line_is_the_run_s(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stop names the seconds that are over."""
-    monkeypatch.setattr(caller, "PATIENCE_WITH_AN_ADDRESS", 0.0)
+    monkeypatch.setattr(health, "PATIENCE_WITH_AN_ADDRESS", 0.0)
     assert run(tasks, tmp_path / "out", "--api-url", "http://127.0.0.1:9/v1", "--wait", "0.05", model="away") == 3
     assert "--wait 0.05 is over" in capsys.readouterr().out
 

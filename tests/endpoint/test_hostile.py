@@ -182,7 +182,9 @@ async def call(client: Client, max_retries: int = 3) -> Call:
     faults: list[TransportFault] = []
     limiter = Limiter(Slots(FixedControl(1), asyncio.get_running_loop().time))
     clock = asyncio.get_running_loop().time
-    caller = Caller(client, limiter, Limits(max_retries, 900.0), clock=clock, sleep=no_pause, rng=random.Random(1))
+    caller = Caller(
+        client, limiter, Limits(max_retries, 900.0), probe=b"?", clock=clock, sleep=no_pause, rng=random.Random(1)
+    )
     with anyio.fail_after(HANGS):
         reply = await caller.complete(b"{}", 1, "user", lambda fault, number: faults.append(fault))
     assert limiter.in_flight == 0

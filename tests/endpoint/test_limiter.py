@@ -363,12 +363,12 @@ def test_probes_go_out_one_at_a_time_and_apart() -> None:
         limiter, sent = fixed(8), []
 
         async def fails(name: str, wait: float) -> None:
-            await limiter.acquire(1)
+            is_alone = await limiter.acquire(1)
             sent.append((name, virtual.now()))
             assert (limiter.in_flight, limiter.limit) == (1, 1)
             await asyncio.sleep(0.5)
             limiter.probe(wait)
-            limiter.release(0.5, TransportFault("http_503", "down"))
+            limiter.release(0.5, TransportFault("http_503", "down"), is_alone)
 
         limiter.probe(1.0)
         await virtual.all_of(*(fails(name, wait) for name, wait in (("a", 2.0), ("b", 4.0), ("c", 8.0))))
@@ -387,10 +387,10 @@ def test_no_request_is_every_probe() -> None:
 
         async def fails(name: str, rank: int) -> None:
             for _ in range(3):
-                await limiter.acquire(rank)
+                is_alone = await limiter.acquire(rank)
                 sent.append(name)
                 limiter.probe(1.0)
-                limiter.release(0.0, TransportFault("http_503", "down"))
+                limiter.release(0.0, TransportFault("http_503", "down"), is_alone)
 
         limiter.probe(1.0)
         await virtual.all_of(fails("low", 1), fails("high", 9), fails("mid", 5))
@@ -426,11 +426,11 @@ def test_ranks_hold_after_probes_have_left_the_queue_from_its_middle() -> None:
         limiter, order = fixed(1), []
 
         async def take(rank: int) -> None:
-            await limiter.acquire(rank)
+            is_alone = await limiter.acquire(rank)
             order.append(rank)
             if len(order) <= 10:
                 limiter.probe(1.0)
-                limiter.release(0.0, TransportFault("http_503", "down"))
+                limiter.release(0.0, TransportFault("http_503", "down"), is_alone)
                 return
             if len(order) == 11:
                 limiter.recover()

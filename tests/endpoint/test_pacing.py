@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
 from harness.errors import EndpointStopped, TransportFault
@@ -94,7 +95,7 @@ class Played:
     async def _main(self) -> None:
         self.limiter = Limiter(Slots(FixedControl(self.slots), virtual.now))
         limits = Limits(self.max_retries, max_outage=900.0)
-        self.caller = Caller(self.endpoint, self.limiter, limits, clock=virtual.now, rng=random.Random(1))
+        self.caller = Caller(self.endpoint, self.limiter, limits, probe=b"?", clock=virtual.now, rng=random.Random(1))
         try:
             await virtual.all_of(*(self._chain(str(user)) for user in range(self.users)))
         except EndpointStopped as error:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import BURST_SECONDS, BYTES_PER_TOKEN, Rates, TokenBucket
 from harness.endpoint.transport import Received
@@ -173,7 +174,7 @@ def calls(endpoint: Endpoint, rates: Callable[[], Rates], users: int, slots: int
 
     async def main() -> Caller:
         limiter = Limiter(Slots(FixedControl(slots), virtual.now, rates()))
-        caller = Caller(endpoint, limiter, Limits(8, 900.0), clock=virtual.now, rng=random.Random(1))
+        caller = Caller(endpoint, limiter, Limits(8, 900.0), probe=b"?", clock=virtual.now, rng=random.Random(1))
 
         await virtual.all_of(*(caller.complete(body, 1, str(user), lambda fault, tries: None) for user in range(users)))
         return caller

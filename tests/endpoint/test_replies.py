@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from harness.endpoint.error_phrases import BASE_RESP, FINISH_REASONS, PHRASES
 from harness.endpoint.replies import (
     Denied,
+    UnknownModel,
+    UsedUp,
     completion,
     completion_of,
     refused,
 )
 from harness.endpoint.stream import whole_stream
-from harness.errors import CallError, ConfigurationRefused, EndpointStopped, Rejected, TransportFault
+from harness.errors import CallError, EndpointStopped, Rejected, TransportFault
 from harness.model import Completion
 
 NOW = datetime(2025, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -533,11 +535,13 @@ def test_parameter_that_no_model_allows_is_not_taken_for_a_long_prompt(message: 
 def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes, said: str) -> None:
     """No balance, an unknown model and a moved address are no faults to wait for; the message says what to do.
 
-    Only an empty account may be a passing state, which the caller must be able to tell.
+    An empty account and a moved address stop it at once; about an unknown model, and a payment that is required without
+    a word of the account, another request decides.
     """
     with pytest.raises(EndpointStopped, match=said) as caught:
         settle(status, body)
-    assert isinstance(caught.value, Denied) == (said == "quota")
+    at_once = said == "redirects" or (said == "quota" and body != b"")
+    assert at_once == (not isinstance(caught.value, Denied) or isinstance(caught.value, UsedUp))
 
 
 @pytest.mark.parametrize(
@@ -551,7 +555,7 @@ def test_endpoint_that_will_not_serve_the_run_stops_it(status: int, body: bytes,
     ],
 )
 def test_refused_key_is_a_class_of_its_own(status: int, body: bytes) -> None:
-    """401 and 403 are terminal at the start only, so the caller must be able to tell them."""
+    """Another request decides whether 401 and 403 are meant for all, so the caller must be able to tell them."""
     with pytest.raises(Denied, match=f"status {status}"):
         settle(status, body)
 
@@ -591,6 +595,31 @@ def test_unknown_path_is_a_fault_that_doubts_the_address(body: bytes) -> None:
     with pytest.raises(TransportFault) as caught:
         settle(404, body)
     assert caught.value.unreachable
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "billed"),
+    [
+        (408, "Request timeout", False),
+        (409, "Conflict", False),
+        (421, "Misdirected request", False),
+        (424, "The system encountered an unexpected error during processing. Try your request again.", True),
+        (425, "Too early", False),
+        (498, "Flex tier capacity exceeded", False),
+        (499, "The operation was cancelled.", True),
+        (400, "The engine is currently overloaded, please try again later", False),
+        (400, "服务器繁忙，请稍后重试", False),
+        (500, "Internal error", True),
+        (529, "Overloaded", True),
+    ],
+)
+def test_transient_failures_are_tried_again_and_known_by_whether_they_may_be_billed(
+    status: int, words: str, billed: bool
+) -> None:
+    """None of them is the request's own fault."""
+    with pytest.raises(TransportFault) as caught:
+        settle(status, openai(words))
+    assert (caught.value.kind, caught.value.may_count, caught.value.billed) == (f"http_{status}", True, billed)
 
 
 def test_path_that_takes_no_request_is_the_address() -> None:
@@ -639,8 +668,8 @@ def test_words_of_a_rate_limit_are_one_under_every_status_of_a_refusal(status: i
 # The same by provider. The bodies are typed anew after the public pages and threads that are named.
 
 FILTER, LONG = "content_filter", "context_length"
-QUOTA, MODEL, KEY = (Denied, "quota or balance"), (ConfigurationRefused, "--model"), (Denied, "refuses the key")
-BUSY, REFUSED = "fault", "rejected"
+QUOTA, MODEL, KEY = (UsedUp, "quota or balance"), (UnknownModel, "--model"), (Denied, "refuses the key")
+BUSY, REFUSED, PAYMENT = "fault", "rejected", (Denied, "quota or balance")
 
 
 def ds(message: str, code: str, kind: str = "invalid_request_error") -> bytes:
@@ -771,7 +800,7 @@ PROVIDERS = [
     ("siliconflow", 401, b'"Invalid token"', KEY),
     ("siliconflow", 400, flow(20024, "Json mode is not supported for this model."), REFUSED),
     # openrouter.ai/docs/api/reference/errors-and-debugging; github.com/truefoundry/models/pull/873 (raw)
-    ("openrouter", 402, router(402, "This request requires more credits, or fewer max_tokens."), QUOTA),
+    ("openrouter", 402, router(402, "This request requires more credits, or fewer max_tokens."), PAYMENT),
     ("openrouter", 402, router(402, "exceed your credits given your current in-flight requests. Retry"), BUSY),
     ("openrouter", 403, router(403, "Blocked", reasons=["violence"], flagged_input="猫", provider_name="X"), FILTER),
     ("openrouter", 403, router(403, "Key limit exceeded"), KEY),
@@ -1103,7 +1132,7 @@ def test_words_that_an_error_quotes_of_the_request_say_nothing_of_the_account() 
         body = orjson.dumps({"error": {"message": quoted}})
         with pytest.raises(Rejected):
             refused(400, {}, body, datetime.now(UTC), asked)
-    with pytest.raises(Denied):
+    with pytest.raises(UsedUp):
         refused(400, {}, b'{"error":{"message":"insufficient balance"}}', datetime.now(UTC), asked)
     with pytest.raises(Denied):
         refused(400, {}, b'{"error":{"message":"\'insufficient balance\'"}}', datetime.now(UTC), b"{}")

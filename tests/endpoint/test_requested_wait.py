@@ -208,3 +208,11 @@ def test_any_words_are_none_or_bearable(before: str, phrase: str, after: str) ->
     """No words can make a request wait for longer than an hour, for less than nothing, or fail."""
     seconds = requested_wait(429, {}, NOW, before + phrase + after)
     assert seconds is None or 0.0 <= seconds <= LONGEST_WAIT
+
+
+def test_date_is_reckoned_by_the_clock_of_the_reply() -> None:
+    """A machine whose clock is an hour behind waits as long as the endpoint means, for an error and for a quota."""
+    sent, until = "Sat, 01 Mar 2025 13:00:00 GMT", "Sat, 01 Mar 2025 13:00:07 GMT"
+    assert requested_wait(429, {"Date": sent, "Retry-After": until}, NOW) == 7.0
+    assert exhausted({"Date": sent, **left("0", "2025-03-01T13:00:09Z")}, NOW) == 9.0
+    assert requested_wait(429, {"Date": "yesterday", "Retry-After": "Sat, 01 Mar 2025 12:00:07 GMT"}, NOW) == 7.0

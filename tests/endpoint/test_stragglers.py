@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.latency import ENOUGH, LEAST_BEYOND, Latency
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
@@ -27,7 +28,9 @@ def test_stragglers_are_named_with_their_seconds() -> None:
     """Those in flight far beyond the 99th percentile, the oldest first; none before enough replies are known."""
 
     async def main() -> None:
-        caller = Caller(Slow(), Limiter(Slots(FixedControl(4), virtual.now)), Limits(2, 900.0), clock=virtual.now)
+        caller = Caller(
+            Slow(), Limiter(Slots(FixedControl(4), virtual.now)), Limits(2, 900.0), probe=b"?", clock=virtual.now
+        )
 
         async def ask(user: str) -> None:
             await caller.complete(b"", 1, user, lambda fault, number: None)

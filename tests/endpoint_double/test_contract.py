@@ -16,8 +16,8 @@ import pytest
 from harness.endpoint.address import Address
 from harness.endpoint.client import Client
 from harness.endpoint.quirks import Adapted
-from harness.endpoint.replies import Denied
-from harness.errors import EndpointStopped, HarnessError, Rejected, TransportFault
+from harness.endpoint.replies import Denied, UnknownModel
+from harness.errors import HarnessError, Rejected, TransportFault
 from harness.model import Completion
 from tests.support.endpoint_double import imitate
 from tests.support.endpoint_double.app import Options, start
@@ -56,7 +56,7 @@ MEANS: dict[str, tuple[type[HarnessError], type[HarnessError] | None] | str] = {
     "quota": (Denied, None),
     "arrears": (Denied, None),
     "bad_key": (Denied, None),
-    "unknown_model": (EndpointStopped, Denied),
+    "unknown_model": (UnknownModel, None),
     "bad_parameter": (Rejected, None),
     "input_filter": "content_filter",
     "context_length": "context_length",

@@ -19,8 +19,9 @@ import anyio.lowlevel
 import pytest
 
 from harness.chat import Chat
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.engine import lane as lane_module
 from harness.engine import local
@@ -283,7 +284,7 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
     a, b = Run(tmp_path / "a", {"甲": 3, "乙": 1}), Run(tmp_path / "b", {"丙": 2, "甲": 1})
     with a.open() as first, b.open() as second:
         clock = anyio.current_time
-        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), clock=clock)
+        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), probe=b"?", clock=clock)
         jobs = [first, second]
         lane = Lane(LanePlan("run", 0, 2, False), Findings(jobs, clock), caller, clock=clock)
         await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
@@ -311,7 +312,7 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
         return now[0]
 
     with run.open() as job:
-        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(1), clock)), Limits(0, 900.0), clock=clock)
+        caller = Caller(Endpoint(), Limiter(Slots(FixedControl(1), clock)), Limits(0, 900.0), probe=b"?", clock=clock)
         lane = Lane(LanePlan("run", 0, 1, False), Findings([job], clock), caller, clock=clock)
         engine = LocalEngine([lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0])
         now[0] += seconds
@@ -368,16 +369,17 @@ async def test_user_whose_request_keeps_failing_does_not_keep_the_others(run: Ru
 
 
 @pytest.mark.anyio
-async def test_refused_requests_after_a_success_are_failures_of_their_users(run: Run) -> None:
-    """However many users an endpoint refuses, once it has served one it is not the configuration."""
+async def test_three_users_in_a_row_that_are_refused_stop_the_run_after_a_success_too(run: Run) -> None:
+    """Nobody was served in between: an endpoint may change its mind about the configuration."""
 
     async def refuses(user: str, before: int) -> None:
         if user != "用户1" and endpoint.answered:
             raise Rejected("http_400", "no such role")
 
     endpoint = Endpoint(refuses)
-    assert await run.play(endpoint, limit=1) is None
-    assert len(run.failures) >= 9
+    ending = await run.play(endpoint, limit=1)
+    assert isinstance(ending, EndpointStopped) and "no such role" in str(ending)
+    assert len(run.failures) == 3
     assert {kind for _, kind, _ in run.failures} == {"http_400"}
 
 
@@ -793,7 +795,9 @@ class Together:
         self._opened.append(run.open())
         job = self._opened[-1].__enter__()
         clock, limits = self.clock, Limits(2, 900.0, self.wait)
-        caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=self.sleep, rng=random.Random(0))
+        caller = Caller(
+            endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=self.sleep, rng=random.Random(0)
+        )
         made = Lane(
             LanePlan(name, 1, None, False),
             Findings([job], clock),
@@ -1074,7 +1078,6 @@ async def test_run_in_an_outage_starts_a_user_to_probe_with(tmp_path: Path) -> N
     down.caller.limiter.probe(0.0)
     await together.play()
     assert sorted(together.runs["down"].recorded) == sorted(USERS)
-    assert endpoint.most_on_the_wire == 1
 
 
 @pytest.mark.anyio

@@ -16,8 +16,9 @@ import numpy as np
 
 from harness.benchmarks import tasks
 from harness.config.plan import Plan
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import AdaptiveControl, FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
 from harness.engine.extension import Extension
@@ -95,6 +96,7 @@ class Run:
                 endpoint,
                 Limiter(Slots(control or FixedControl(limit), clock, rates)),
                 Limits(max_retries, max_outage=900.0),
+                probe=b"?",
                 clock=clock,
                 sleep=sleep,
                 rng=random.Random(0),

@@ -80,6 +80,8 @@ class Endpoint:
     most_on_the_wire: int = 0
 
     async def send(self, body: bytes, _: str = "") -> Received:
+        if body == b"?":  # a request for one token
+            return Received(Completion("1"), "http://127.0.0.1:1/v1")
         user = orjson.loads(body)["messages"][0]["content"]
         before = self.sent.count(user)
         self.sent.append(user)

@@ -20,8 +20,9 @@ import orjson
 
 from harness.benchmarks.reports import encoded
 from harness.chat import Chat
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
 from harness.engine.extension import Extension
@@ -172,7 +173,7 @@ class WholeRun:
         for one in extensions:
             slots = one.limiting([job], slots)
         limits, chance = Limits(2, 900.0), random.Random(0)
-        caller = Caller(endpoint, Limiter(slots), limits, clock=clock, sleep=no_wait, rng=chance)
+        caller = Caller(endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance)
         power = self._power
         lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock, extensions=extensions)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()

@@ -73,7 +73,8 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
     ("changes", "told"),
     [
         ({"held_by": "rate", "waiting": 3}, "held by the rate"),
-        ({"held_by": "pause", "waiting": 3}, "the endpoint asked to wait"),
+        ({"held_by": "pause", "waiting": 3, "pause": 43.0}, "the endpoint asked to wait, 0:43 left"),
+        ({"backing_off": 1, "pause": 3600.0}, "the endpoint asked to wait, 1:00:00 left"),
         ({"held_by": "outage", "waiting": 3, "outage": 30.0, "silence": 30.0}, "no answer for 0:30"),
         ({"in_flight": 64, "silence": 22.0, "latency": (1.0, 3.0)}, "no answer for 0:22"),
         ({"lag": 0.25}, "busy loop 250 ms"),

@@ -31,7 +31,8 @@ import anyio
 import anyio.lowlevel
 
 from harness.cost import Reserved
-from harness.endpoint.caller import PATIENCE_WITH_AN_ADDRESS, full_jitter
+from harness.endpoint.caller import pause_before
+from harness.endpoint.health import PATIENCE_WITH_AN_ADDRESS
 from harness.endpoint.quirks import Adapted
 from harness.endpoint.replies import decoded
 from harness.endpoint.transport import Received
@@ -539,7 +540,7 @@ class Waves:
                 raise EndpointStopped(f"the endpoint refuses a step of the Batch API: {error}") from None
             else:
                 self._answered = True
-                self._caller.outage.succeeded(self._clock())
+                self._caller.answered()
                 return made
             finally:
                 limiter.release(0.0, None)
@@ -547,7 +548,7 @@ class Waves:
             self._findings.log("batch", detail=f"failed try: {fault}")
             if self._clock() - since >= self._patience(fault):
                 raise EndpointStopped(f"the endpoint does not answer ({fault}): resume when it is back")
-            await self._sleep(full_jitter(failures, fault.retry_after, self._rng))
+            await self._sleep(pause_before(failures, fault.retry_after, self._rng))
 
     def _patience(self, fault: TransportFault) -> float:
         """Return the seconds for which a step is tried."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from harness.config.plan import Plan
 from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
-from harness.endpoint.caller import ABANDONED, Caller, NotNow, Try, Trying
-from harness.endpoint.transport import Received, Transport
+from harness.endpoint.caller import Attempt, Caller, NotNow, Trying
+from harness.endpoint.transport import Received
 from harness.engine.extension import Extension, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
@@ -143,7 +143,9 @@ class _Paid:
     reservation: Reservation | None = None
 
     def admitted(self) -> None:
-        self.reservation = _taken(self.meter, self.size)
+        self.reservation = self.meter.take(self.size)
+        if self.reservation is None:
+            raise _NoRoom
         self.looking.close()
 
     def ended(self, received: Received | None, fault: TransportFault | None) -> None:
@@ -158,11 +160,9 @@ def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
     it waits for other commands.
     """
     caller.allowance = meter
-    if caller.question:
-        caller.question = replace(caller.question, transport=_Questions(caller.question.transport, meter))
     turn = asyncio.Lock()
 
-    async def within(one: Try) -> Reply:
+    async def within(one: Attempt) -> Reply:
         size = len(one.body)
         with ExitStack() as looking:
             one = one._replace(parts=(*one.parts, _Paid(meter, size, looking)))
@@ -183,24 +183,3 @@ def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
                     continue
 
     return within
-
-
-class _Questions:
-    """A transport whose requests count towards a budget."""
-
-    def __init__(self, transport: Transport, meter: Meter) -> None:
-        self._transport, self._meter = transport, meter
-
-    async def send(self, body: bytes, user: str = "") -> Received:
-        reservation, received = _taken(self._meter, len(body)), None
-        try:
-            received = await self._transport.send(body, user)
-            return received
-        finally:
-            reservation.settle(received, ABANDONED)
-
-
-def _taken(meter: Meter, size: int) -> Reservation:
-    if (reservation := meter.take(size)) is None:
-        raise _NoRoom
-    return reservation

@@ -22,7 +22,7 @@ from typing import Protocol
 import anyio
 
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
-from harness.endpoint.caller import Allowance, may_be_billed
+from harness.endpoint.caller import Allowance
 from harness.endpoint.transport import Received
 from harness.errors import HarnessError, TransportFault
 from harness.features.budget import TOKENS, BudgetReached, Cap
@@ -265,8 +265,9 @@ class Meter(Allowance):
         taken = NOTHING
         if received is not None:
             taken = self._billed(received, size)
-            self._learn(received, size)
-        elif fault is not None and may_be_billed(fault):
+            if fault is None:  # else it is a probe's, far smaller than the request in whose place it went
+                self._learn(received, size)
+        elif fault is not None and fault.billed:
             taken = amount
             self.lost += amount
         self.spent += taken

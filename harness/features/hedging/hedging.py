@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from harness.config.plan import Plan
-from harness.endpoint.caller import Caller, Notice, Try, Trying
+from harness.endpoint.caller import Attempt, Caller, Notice, Trying
+from harness.endpoint.health import FailedTries
 from harness.endpoint.transport import Received
 from harness.engine.extension import Extension
 from harness.engine.lane import Lane, Send, User
@@ -61,7 +62,7 @@ class _Race:
             raise asyncio.CancelledError
 
     def ended(self, received: Received | None, fault: TransportFault | None) -> None:
-        self.won = self.won or received is not None
+        self.won = self.won or (received is not None and fault is None)
 
 
 def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
@@ -82,10 +83,10 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
             return LOOK_SECONDS
         return start + max(LEAST_SECONDS, multiple * tail) - clock()
 
-    async def twice(one: Try) -> Reply:
+    async def twice(one: Attempt) -> Reply:
         race = _Race()
         one = one._replace(parts=(*one.parts, race))
-        tries = {_started(trying, one)}
+        tries, second = {_started(trying, one)}, FailedTries()
         try:
             await race.sent.wait()
             done, start = set[asyncio.Task[Reply]](), clock()
@@ -94,17 +95,18 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
             if not done:
                 caller.traffic.notices[HEDGED] += 1
                 one.warn(Notice(HEDGED, f"no reply within {clock() - start:.0f} s"), one.number)
-                tries.add(_started(trying, one._replace(user="", number=one.number + 1)))
+                tries.add(_started(trying, one._replace(user="", number=one.number + 1, tries=second)))
             return await _first(tries)
         finally:
             for each in tries:
                 each.cancel()
             await asyncio.gather(*tries, return_exceptions=True)
+            one.tries.billable += second.billable  # two faults count as one failed try, and may be billed twice
 
     return twice
 
 
-def _started(trying: Trying, one: Try) -> asyncio.Task[Reply]:
+def _started(trying: Trying, one: Attempt) -> asyncio.Task[Reply]:
     async def tried() -> Reply:
         return await trying(one)
 

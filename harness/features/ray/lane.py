@@ -231,6 +231,7 @@ class LaneOfParts(Lane):
             waiting=sum([snapshot.waiting for snapshot in live]),
             backing_off=sum([snapshot.backing_off for snapshot in live]),
             eta=base.eta and max([base.eta, *[snapshot.eta or 0.0 for snapshot in live]]),
+            pause=min([snapshot.pause for snapshot in live], default=0.0),
             outage=min([snapshot.outage for snapshot in live], default=0.0),
             silence=min([snapshot.silence for snapshot in live], default=base.silence),
             warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],

@@ -193,8 +193,6 @@ class PartEngine(Extension):
     def joining(self, lane: Lane) -> None:
         self._lane, caller = lane, lane.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
-        if question := caller.question:
-            caller.question = replace(question, transport=PermittedTransport(question.transport, self._player))
         last = self._part.last
         progress = last.subsets[0] if last else lane.runs[0].progress()
         self._counted = progress_counts(progress, last.failures if last else ())

@@ -215,7 +215,7 @@ class Replicas:
         others = [one for one in self._replicas if one is not replica]
         if all(one.due == NEVER for one in others):
             return error
-        return TransportFault("replica", replica.named(str(error)))
+        return TransportFault("replica", replica.named(str(error)), billed=False)
 
     def _set(self, replica: _Replica, due: float, why: str) -> None:
         replica.due = due

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.cost import Price, Reserved
-from harness.endpoint.caller import Caller, Limits, Question
+from harness.endpoint.caller import Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.transport import Received
 from harness.errors import GaveUp, Rejected, TransportFault
@@ -30,7 +31,7 @@ FAULTS = {
     "http_503": TransportFault("http_503", "busy"),
     "timeout": TransportFault("timeout", "no whole reply"),
     "http_429": TransportFault("http_429", "slow down"),
-    "connect": TransportFault("connect", "refused", unreachable=False),
+    "connect": TransportFault("connect", "refused", unreachable=True),
     "rejected": Rejected("http_400", "bad"),
 }
 BILLED = {"http_503", "timeout", "abandoned"}
@@ -138,7 +139,7 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
         made = meter("250tok", most=100)
         stage = Provider({50: (20, 10), 90: (50, 20), 10: (5, 5)}, random.Random(1), 0.0)
         limiter = Limiter(Slots(FixedControl(4), virtual.now))
-        caller = Caller(stage, limiter, Limits(0, 900.0), clock=virtual.now)
+        caller = Caller(stage, limiter, Limits(0, 900.0), probe=b"?", clock=virtual.now)
         caller.trying = metered(caller, made, caller.trying, print)
         tries = [asyncio.create_task(caller.complete(bytes(size), 1, "u", nobody)) for size in (50, 90, 10)]
         await asyncio.sleep(0.01)
@@ -150,26 +151,27 @@ def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:
     virtual.run(scene)
 
 
-def test_question_counts_and_is_not_asked_where_there_is_no_room() -> None:
-    """What an endpoint is asked in a silence may be billed as any request."""
+def test_probe_counts_by_its_own_usage_and_teaches_nothing() -> None:
+    """What goes out in a silence in the place of a request may be billed as any; later ones are larger than it."""
 
     async def scene() -> None:
         made = meter("250tok", most=100)
         stage = Provider({50: (20, 10), 1: (1, 1)}, random.Random(1), 0.0)
-        caller: Caller = Caller(
-            stage,
-            Limiter(Slots(FixedControl(4), virtual.now)),
-            Limits(0, 900.0),
-            clock=virtual.now,
-            question=Question(stage, bytes(1)),
-        )
+        failures = [TransportFault("http_424", "failed", billed=False)] * 3
+
+        class Failing:
+            async def send(self, body: bytes, user: str = "") -> Received:
+                if len(body) > 1 and failures:
+                    raise failures.pop()
+                return await stage.send(body, user)
+
+        limiter = Limiter(Slots(FixedControl(4), virtual.now))
+        caller = Caller(Failing(), limiter, Limits(8, 900.0), probe=bytes(1), clock=virtual.now)
         caller.trying = metered(caller, made, caller.trying, print)
-        question = caller.question
-        assert question is not None and await caller._ask(question) is True
-        assert (made.spent, made.budget.reserved, caller.traffic.requests) == (Decimal(2), Decimal(0), 1)
-        made.budget.entries.add("", Decimal(240))
-        assert await caller._ask(question) is None
-        assert (caller.traffic.requests, caller.limiter.in_flight) == (1, 0)
+        await caller.complete(bytes(50), 1, "u", nobody)
+        assert (made.spent, made.budget.reserved, limiter.in_flight) == (Decimal(2 + 30), Decimal(0), 0)
+        assert caller.traffic.requests == 5
+        assert made.estimate(50) == 150
 
     virtual.run(scene)
 
@@ -306,7 +308,7 @@ def played(
         limiter = Limiter(Slots(FixedControl(slots), virtual.now))
         limits = Limits(2, 10**9)
         provider = Provider(usage, rng, share)
-        caller = Caller(provider, limiter, limits, clock=virtual.now, sleep=asyncio.sleep, rng=rng)
+        caller = Caller(provider, limiter, limits, probe=b"?", clock=virtual.now, sleep=asyncio.sleep, rng=rng)
         caller.trying = metered(caller, ledger, caller.trying, print)
         prepare(caller)
         await asyncio.gather(*[ask(caller, size) for size in sizes])

@@ -11,8 +11,9 @@ import anyio
 import pytest
 
 from harness.config.plan import Plan
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import PROBE, Caller
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.latency import ENOUGH
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.rates import Rates
@@ -42,7 +43,7 @@ class World:
         self.in_flight = self.most = 0
         self.rates = Rates(600.0, None, 0.0)
         self.limiter = Limiter(Slots(FixedControl(slots), virtual.now, self.rates))
-        self.caller = Caller(self, self.limiter, Limits(2, 900.0), clock=virtual.now)
+        self.caller = Caller(self, self.limiter, Limits(2, 900.0), probe=b"?", clock=virtual.now)
         self.caller.trying = hedged(self.caller, hedge, self.caller.trying)
 
     async def send(self, body: bytes, user: str = "") -> Received:
@@ -164,7 +165,7 @@ def test_faults_of_both_tries_are_a_failed_try() -> None:
 
     world = played(hangs, then)
     assert len(world.sent_by("hangs")) == 6
-    assert [kind for kind, _ in world.warned] == [HEDGED, "http_503"] * 3
+    assert [kind for kind, _ in world.warned if kind != PROBE] == [HEDGED, "http_503"] * 3
 
 
 async def refused(world: World, error: type[Exception]) -> list[None]:

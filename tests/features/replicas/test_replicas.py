@@ -16,9 +16,10 @@ import orjson
 import pytest
 
 from harness.endpoint.address import Address
-from harness.endpoint.caller import Caller, Limits
+from harness.endpoint.caller import Caller
 from harness.endpoint.client import Client
 from harness.endpoint.control import FixedControl
+from harness.endpoint.health import Limits
 from harness.endpoint.limiter import Limiter, Slots
 from harness.endpoint.replies import Denied
 from harness.endpoint.transport import Received
@@ -622,7 +623,7 @@ async def test_replica_that_is_killed_in_the_middle_costs_no_request() -> None:
     ):
         replicas = Replicas([(first.url, a), (second.url, b)], time.monotonic, told.append)
         limiter = Limiter(Slots(FixedControl(8), time.monotonic))
-        caller = Caller(replicas, limiter, Limits(8, 60), clock=time.monotonic, sleep=at_once)
+        caller = Caller(replicas, limiter, Limits(8, 60), probe=b"?", clock=time.monotonic, sleep=at_once)
         await virtual.all_of(*[user(caller, str(number)) for number in range(16)])
     await virtual.all_of(*closing, second.close())
     assert answered.total() == 16 * 6
