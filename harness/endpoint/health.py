@@ -266,5 +266,5 @@ class Health:
         duration = f"{lasted / 60:.0f} minutes" if lasted >= 120 else f"{lasted:.0f} seconds"
         raise EndpointStopped(
             f"the endpoint has not answered with a completion for {duration} ({fault.kind}: {fault.detail}): "
-            "resume when it is back"
+            "go on when it is back"
         )

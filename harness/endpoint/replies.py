@@ -387,7 +387,7 @@ def _settle(
     kind = f"http_{status}"
     match meaning:
         case "used_up" | "payment":
-            why = f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then resume"
+            why = f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then go on"
             raise (Denied if meaning == "payment" else UsedUp)(why)
         case "unknown_model":
             raise UnknownModel(f"the endpoint does not know this model ({shown}): check --model")

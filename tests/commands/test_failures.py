@@ -273,10 +273,14 @@ def test_wait_that_is_named_is_the_wait_however_often(harness: Commands) -> None
 
 
 def test_nothing_but_waits_stops_the_run_resumably(harness: Commands) -> None:
-    """After `--max-outage`; nobody fails by them."""
-    with serving(lambda endpoint, body, prompt: error(429, "slow down", Retry_After="1")) as endpoint:
+    """After `--max-outage`; nobody fails by them. What was received before is kept."""
+
+    def act(endpoint: Endpoint, body: dict[str, Any], prompt: str) -> Reply | None:
+        return error(429, "slow down", Retry_After="1") if len(endpoint.times) > 2 else None
+
+    with serving(act) as endpoint:
         said = played(harness, endpoint, "--limit", 2, "--max-outage", 3, "--max-retries", 0, code=3)
-        assert "resume when it is back" in said
+        assert "go on when it is back" in said and "resume with" in said
         endpoint.act = lambda endpoint, body, prompt: None
         harness("resume", "--name", "r")
     assert coverage(harness)["complete"]

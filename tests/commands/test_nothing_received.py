@@ -11,7 +11,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.endpoint import caller
+from harness.endpoint import caller, health
 from tests.support.scripted import UNTIL_STOPPED, Script, baseline, busy, serving
 
 Told = pytest.CaptureFixture[str]
@@ -60,7 +60,7 @@ def test_run_that_received_nothing_leaves_nothing(reason: str, capsys: Told) -> 
 
 
 def test_address_where_nobody_listens_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
-    monkeypatch.setattr(caller, "PATIENCE_WITH_AN_ADDRESS", 0.0)
+    monkeypatch.setattr(health, "PATIENCE_WITH_AN_ADDRESS", 0.0)
     assert main([*RUN, "--subset", "weibo", "--api-url", "http://127.0.0.1:9/v1"]) == 3
     assert "resume with" not in capsys.readouterr().out
     assert not Path("results/m").exists()
@@ -73,7 +73,7 @@ def test_signal_before_the_first_request_leaves_nothing(monkeypatch: pytest.Monk
         os.kill(os.getpid(), signal.SIGTERM)
         return 0.0
 
-    monkeypatch.setattr(caller, "full_jitter", interrupted)
+    monkeypatch.setattr(caller, "pause_before", interrupted)
     assert main([*RUN, "--subset", "weibo", "--api-url", "http://127.0.0.1:9/v1", "--wait", "60"]) == 143
     assert "interrupted; nothing was received" in capsys.readouterr().out
     assert not Path("results/m").exists()

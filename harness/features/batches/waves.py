@@ -547,7 +547,7 @@ class Waves:
             failures += 1
             self._findings.log("batch", detail=f"failed try: {fault}")
             if self._clock() - since >= self._patience(fault):
-                raise EndpointStopped(f"the endpoint does not answer ({fault}): resume when it is back")
+                raise EndpointStopped(f"the endpoint does not answer ({fault}): go on when it is back")
             await self._sleep(pause_before(failures, fault.retry_after, self._rng))
 
     def _patience(self, fault: TransportFault) -> float:
