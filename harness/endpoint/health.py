@@ -67,7 +67,8 @@ class FailedTries:
         if self.last is None:
             return
         if self.refused > REFUSALS and self.served_others:
-            raise Rejected(self.last.kind, self.last.detail) from self.last
+            detail = f"{self.last.detail}; others are answered, so it may be this prompt that is blocked"
+            raise Rejected(self.last.kind, detail) from self.last
         if self.counted > max_retries or self.billable >= MAX_BILLABLE:
             raise GaveUp("persistent_error", f"{self.last.kind}: {self.last.detail}", number) from self.last
 

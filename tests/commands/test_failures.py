@@ -123,6 +123,7 @@ def test_user_whose_prompt_a_firewall_blocks_fails_alone_also_as_the_first(
         assert coverage(harness)["scored_users"] == 5
         harness("resume", "--name", "r", code=1)
     assert [kind for kind, _ in failures(harness)] == ["denied", "denied"]
+    assert harness.text("r", "failures_weibo.jsonl").count("this prompt that is blocked") == 2
     assert endpoint.tries[blocked[0]] <= 2 * 4
     assert len(endpoint.probes) == 2
 
