@@ -252,7 +252,7 @@ def test_code_under_another_name_is_code_where_the_benchmark_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A manifest that calls an agent file text is asked about; in another mode nobody runs it."""
-    monkeypatch.setattr("harness.endpoint.caller.full_jitter", lambda *_: 0.0)  # nobody listens at the address
+    monkeypatch.setattr("harness.endpoint.caller.pause_before", lambda *_: 0.0)  # nobody listens at the address
     elsewhere()
 
     def rename(data: dict[str, Any]) -> None:

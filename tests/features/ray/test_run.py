@@ -26,6 +26,7 @@ from tests.support.scripted import Server, baseline, serving
 
 USERS = ("--demo", "--platform", "weibo", "--limit", "30", "--no-html", "--name", "r")
 RESULTS, RESPONSES = "inference_results_weibo.jsonl", "responses_weibo.jsonl"
+IN_FLIGHT = 4
 ON_TWO = ("--engine", "ray", "--workers", "2")
 
 
@@ -37,7 +38,7 @@ def at(server: Server, *words: object) -> tuple[object, ...]:
         "m",
         "--api-url",
         server.url,
-        *(words if "--concurrency" in words else ("--concurrency", "4", *words)),
+        *(words if "--concurrency" in words else ("--concurrency", str(IN_FLIGHT), *words)),
     )
 
 
@@ -126,7 +127,8 @@ def test_lost_worker_costs_what_it_had_not_reported(
     replies = Counter((one["user_id"], one["request"], one["nth"]) for one in saved(tmp_path / "r"))
     assert set(replies.values()) == {1} and len(replies) == requests.total()
     assert set(server.bodies) == set(requests)
-    assert len(server.bodies) - requests.total() <= not_saved[0]
+    # A request may be on its way when the loss is seen: the server has not read it, or its reply is not saved yet.
+    assert len(server.bodies) - requests.total() <= not_saved[0] + IN_FLIGHT
     assert about_workers(tmp_path / "r") == ["worker 0 is lost: it was to be lost"]
 
 
