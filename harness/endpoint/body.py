@@ -121,6 +121,9 @@ class Body:
         while True:
             try:
                 async with asyncio.timeout_at(min(until, loop.time() + LOOK_SECONDS)) as look:
+                    # Else a flood, whose next block is always there, is read without a break for anything else:
+                    # a second signal did not end its run.
+                    await asyncio.sleep(0)
                     return await response.content.readany()
             except TimeoutError:
                 if not look.expired():

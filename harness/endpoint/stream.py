@@ -30,6 +30,8 @@ TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
 """Members of a message that come in pieces."""
 END_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
 """Finish reasons of the protocol. Relays send others, such as "null", before the end."""
+MOST_CHOICES, MOST_MEMBERS = 128, 1000
+"""That are kept of a stream: one choice is requested, and what has other members is no completion."""
 LEAST_REPEATS = 3
 """Deltas of which each repeats all before, so that the last one may be the whole text."""
 
@@ -270,13 +272,16 @@ class StreamedReply:
         elif chunk.get("object") == "error" or _is_error(chunk):
             self._fail(chunk)
         else:
-            self._rest |= chunk
+            if len(self._rest) < MOST_MEMBERS:
+                self._rest |= chunk
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
         key = index if type(index) is int else str(index)
         merged = self._choices.get(key)
         if merged is None:
+            if len(self._choices) >= MOST_CHOICES:
+                return
             merged = self._choices[key] = _Choice(index)
         delta = choice.get("delta")
         if type(delta) is dict:

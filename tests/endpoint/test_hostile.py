@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import os
 import random
 import shutil
+import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -41,6 +44,7 @@ from harness.endpoint.limiter import Limiter, Slots
 from harness.errors import EndpointStopped, TransportFault
 from harness.model import Completion
 from tests.support import virtual
+from tests.support.processes import wait_for
 
 KEY = "sk-test-0123456789abcdefWXYZ"
 HANGS = 30.0  # seconds; reached only by a test that would wait for ever
@@ -342,6 +346,52 @@ async def test_head_that_can_be_read_in_two_ways_is_refused_at_once_by_its_heade
             await called(server)
     assert header in str(caught.value) and "\n" not in str(caught.value)
     assert len(server.heads) == 1
+
+
+FLOOD = b"1\r\n \r\n" * 10_000
+"""Chunks of a byte, which cost the reader most."""
+
+
+def flood(listener: socket.socket, enough: threading.Event) -> None:
+    """Send chunks without end on every connection; `enough` is set once one of them has had many."""
+
+    def send(connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            connection.sendall(CHUNKED)
+            for number in itertools.count():
+                connection.sendall(FLOOD)
+                if number == 50:
+                    enough.set()
+
+    with suppress(OSError):
+        while True:
+            threading.Thread(target=send, args=(listener.accept()[0],), daemon=True).start()
+
+
+@pytest.mark.slow
+def test_second_ctrl_c_ends_a_run_whose_endpoint_floods_it(tmp_path: Path) -> None:
+    """Cancelled requests end although their next block is there whenever they are looked at."""
+    enough = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=flood, args=(listener, enough), daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        words = ["--demo", "--model", "m", "--subset", "weibo", "--concurrency", "16", "--api-url", url]
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "harness", "run", *words, "--results-dir", "results"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process:
+            try:
+                assert enough.wait(HANGS)
+                process.send_signal(signal.SIGINT)
+                log = tmp_path / "results/m/run_weibo.log"
+                wait_for(lambda: b'"stopping"' in log.read_bytes() or process.poll() is not None)
+                process.send_signal(signal.SIGINT)
+                assert process.wait(HANGS) == 130
+            finally:
+                process.kill()
 
 
 # Odd replies that are whole: whoever asks for them again pays twice
@@ -789,5 +839,6 @@ def test_run_through_every_hostile_reply_scores_nobody_on_a_failure(
     kinds = {event["kind"] for event in map(orjson.loads, log.splitlines()) if event["what"] == "retry"}
     assert found["hostile"] == found["calm"]
     assert kinds >= {"timeout", "too_large", "bad_http", "bad_json", "truncated", "connection", "http_101"}
-    assert log.count('"what":"retry"') >= len(RETRIED)
+    probes_unanswered = log.count('"what":"outage"')
+    assert log.count('"what":"retry"') + probes_unanswered >= len(RETRIED)
     assert KEY not in log

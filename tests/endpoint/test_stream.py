@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 from typing import Any
 
@@ -395,3 +396,19 @@ def test_whole_reply_under_the_name_of_a_stream_is_one(size: int) -> None:
         "finish_reason": "stop",
     }
     assert fault_of(body[:-3]) == "bad_json"
+
+
+def test_stream_of_ever_new_choices_and_members_takes_little_memory() -> None:
+    """One choice is requested; the answer is that one, whatever comes besides."""
+    reply = StreamedReply(10 * LARGEST)
+    reply.feed(chunk(content="Hi"))
+    tracemalloc.start()
+    try:
+        for number in range(1, 20_000):
+            reply.feed(event({"choices": [{"index": number, "delta": {"content": "x"}}]}))
+            reply.feed(event({f"member {number}": number}))
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
+    reply.feed(chunk("stop") + DONE)
+    assert completion_of(reply.whole(ended=True)).text == "Hi"
