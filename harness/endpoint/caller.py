@@ -344,7 +344,7 @@ class Caller:
             notice = Notice(PROBE, "answered", size)
             if fault:
                 kind = PROBE if fault.refusal else OUTAGE
-                notice = Notice(kind, fault.detail, size * fault.billed)
+                notice = Notice(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
             attempt.warn(notice, attempt.number)
             slot.give_back(0.0, ABANDONED, used)
 

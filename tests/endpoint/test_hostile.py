@@ -836,9 +836,10 @@ def test_run_through_every_hostile_reply_scores_nobody_on_a_failure(
         found[label] = (tmp_path / label / "run/inference_results_zhihu.jsonl").read_bytes()
         assert not (tmp_path / label / "run/failures_zhihu.jsonl").read_bytes()
     log = (tmp_path / "hostile/run/run_zhihu.log").read_text()
-    kinds = {event["kind"] for event in map(orjson.loads, log.splitlines()) if event["what"] == "retry"}
+    events = list(map(orjson.loads, log.splitlines()))
+    of_probes = [event["detail"].split(": ")[0] for event in events if event["what"] == "outage"]
+    kinds = {event["kind"] for event in events if event["what"] == "retry"} | {*of_probes}
     assert found["hostile"] == found["calm"]
     assert kinds >= {"timeout", "too_large", "bad_http", "bad_json", "truncated", "connection", "http_101"}
-    probes_unanswered = log.count('"what":"outage"')
-    assert log.count('"what":"retry"') + probes_unanswered >= len(RETRIED)
+    assert log.count('"what":"retry"') + len(of_probes) >= len(RETRIED)
     assert KEY not in log

@@ -163,7 +163,7 @@ class WithoutBatches(PromptHandler):
 
 
 def test_endpoint_without_batches_stops_its_own_run_and_no_other(tmp_path: Path) -> None:
-    """Exit code 3 after one sentence; the other run of the command is complete, and no file has the key."""
+    """Exit code 3 after one sentence, and no run is kept; the other run is complete, and no file has the key."""
     tasks, results = tasks_of(tmp_path / "tasks", DAYS), tmp_path / "results"
     with served(Options(key=KEY, imitate="openai")) as endpoint, listening(WithoutBatches) as port:
         addresses = {"has": endpoint.url, "lacks": f"http://127.0.0.1:{port}/v1"}
@@ -177,7 +177,7 @@ def test_endpoint_without_batches_stops_its_own_run_and_no_other(tmp_path: Path)
         )
     assert done.returncode == 3
     states = {files.folder.name: load(files.manifest) for files in runs(results)}
-    assert {name: made.state for name, made in states.items() if made} == {"m": "complete", "n": "stopped"}
-    assert [one.ended for one in submissions(results / "n" / "batches_beijing.jsonl")] == ["refused"]
+    assert {name: made.state for name, made in states.items() if made} == {"m": "complete"}
+    assert not (results / "n").exists()  # nothing was received, and nothing may be billed
     written = [path.read_bytes() for path in results.rglob("*") if path.is_file()]
     assert not any(KEY.encode() in content for content in [*written, done.stdout, done.stderr])
