@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
@@ -35,6 +36,11 @@ class Workers(Extension):
         """Raise `BadInput` for options of another engine."""
         if args.engine == LOCAL:
             raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")
+        if args.api_key and any(args.api_key in word for word in sys.argv):
+            raise BadInput(
+                "--api-key is not for --engine ray: the cluster's list of jobs shows command lines. "
+                "Give --api-key-file, or a variable such as LLM_API_KEY"
+            )
         self.address: str | None = args.ray_address
         self.workers: int | None = args.workers
         reuse = getattr(args, "reuse", None)

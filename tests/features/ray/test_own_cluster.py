@@ -88,8 +88,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 
 def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str, str]) -> Seen:
-    command = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, "--demo", "--platform", "weibo"]
-    command += ["--limit", "12", "--concurrency", "4", "--no-html", "--api-key", KEY]
+    command = [*PROGRAM, "run", "--model", "baseline/recency", "--demo", "--platform", "weibo"]
+    command += ["--limit", "12", "--concurrency", "4", "--no-html"]
     start: Any = {"cwd": here, "env": variables, "stdout": subprocess.DEVNULL}
     responses = here / "results/recency/responses_weibo.jsonl"
 

@@ -254,9 +254,11 @@ def test_termination_saves_what_is_answered_and_leaves_no_key(
 ) -> None:
     """SIGTERM to a driver on a cluster, whose logs and list of jobs do not have the key."""
     folder = tmp_path / "run"
+    key_file = tmp_path / "key"
+    key_file.write_text(KEY, encoding="utf-8")
     with endpoint(*SLOW) as url:
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        process = play(CHAINS, url, *on(raylets), "--api-key", KEY, **pipes)
+        process = play(CHAINS, url, *on(raylets), "--api-key-file", str(key_file), **pipes)
         answers(process, CHAINS, folder, 20)
         process.send_signal(signal.SIGTERM)
         shown, _ = process.communicate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -458,3 +459,16 @@ def test_budget_holds_over_all_workers_and_loses_nothing(
         assert "the budget of 40000 tokens is reached" in commands.err + commands.out
         commands("resume", "--name", "r", "--budget", "10Mtok", "--no-html", *ON_TWO)
     assert set(Counter(server.bodies).values()) == {1} and len(server.bodies) == requests
+
+
+def test_key_on_the_command_line_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster's list of jobs shows the command line of each driver to all of its users."""
+    with serving(baseline) as server:
+        words = list(map(str, (*at(server), *ON_TWO, "--api-key", "sk-planted")))
+        monkeypatch.setattr(sys, "argv", ["harness", *words])
+        commands = Commands(tmp_path, capsys)
+        commands(*words, code=2)
+        assert "--api-key-file" in commands.err and "sk-planted" not in commands.err
+    assert server.bodies == [] and cluster.workers == []
