@@ -83,13 +83,15 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     # The path of a socket has at most 107 bytes.
     with TemporaryDirectory() as temporary, endpoint("--latency", "0.5") as url:
         variables = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "TMPDIR": temporary}
-        variables |= {"LLM_API_KEY": KEY, "LLM_API_BASE": url}
+        key_file = tmp_path_factory.mktemp("key") / "key"
+        key_file.write_text(KEY, encoding="utf-8")
+        variables |= {"LLM_API_KEY": KEY, "LLM_API_BASE": url, "KEY_FILE": str(key_file)}
         yield _look(here, home, Path(temporary), url, {**os.environ, **variables})
 
 
 def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str, str]) -> Seen:
-    command = [*PROGRAM, "run", "--model", "baseline/recency", "--demo", "--platform", "weibo"]
-    command += ["--limit", "12", "--concurrency", "4", "--no-html"]
+    command = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, "--demo", "--platform", "weibo"]
+    command += ["--limit", "12", "--concurrency", "4", "--no-html", "--api-key-file", variables["KEY_FILE"]]
     start: Any = {"cwd": here, "env": variables, "stdout": subprocess.DEVNULL}
     responses = here / "results/recency/responses_weibo.jsonl"
 
