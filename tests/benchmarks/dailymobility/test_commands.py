@@ -458,7 +458,7 @@ def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
 def test_resume_takes_address_and_key_of_the_config_file_again(
     town: Path, tmp_path: Path, config: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As they are by then: the old endpoint hears of nothing."""
+    """As they are by then: the old endpoint receives nothing."""
     with serving(busy) as server, serving(commuter) as other:
         assert configured(town, tmp_path / "out", config(server.url), *UNTIL_STOPPED) == 3
         config(other.url, api_key=f"{KEY}-renewed")
