@@ -332,6 +332,9 @@ class Caller:
                 used, fault = 0.0, error
             except EndpointStopped as error:
                 used, fault = 0.0, self._refused(error)
+            except asyncio.CancelledError:
+                fault = ABANDONED
+                raise
             if fault is None:
                 self.answered()
             else:
@@ -343,7 +346,7 @@ class Caller:
             size = len(self._probe)
             notice = Notice(PROBE, "answered", size)
             if fault:
-                kind = PROBE if fault.refusal else OUTAGE
+                kind = PROBE if fault.refusal or fault is ABANDONED else OUTAGE
                 notice = Notice(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
             attempt.warn(notice, attempt.number)
             slot.give_back(0.0, ABANDONED, used)

@@ -280,6 +280,33 @@ async def test_cancelled_pause_and_cancelled_try_leave_no_trace() -> None:
 
 
 @in_virtual_time
+async def test_probe_that_is_cancelled_shows_no_outage() -> None:
+    """A run that is stopped meanwhile keeps what counts; the probe may be billed all the same."""
+    reached, notices = anyio.Event(), list[Notice]()
+
+    async def send(body: bytes, user: str = "") -> Received:
+        if body != PROBE:
+            raise BUSY
+        reached.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def warn(fault: TransportFault, number: int) -> None:
+        if isinstance(fault, Notice):
+            notices.append(fault)
+
+    stage = Stage([BUSY])
+    sender = type("Hangs", (), {"send": staticmethod(send)})()
+    caller = Caller(sender, stage.limiter, Limits(8, 900.0), probe=PROBE, clock=virtual.now)  # type: ignore[arg-type]
+    async with anyio.create_task_group() as group:
+        group.start_soon(caller.complete, b"{}", 1, "user", warn)
+        await reached.wait()
+        group.cancel_scope.cancel()
+    assert [(notice.kind, notice.sent) for notice in notices] == [("probe", len(PROBE))]
+    assert stage.limiter.in_flight == 0
+
+
+@in_virtual_time
 @pytest.mark.parametrize("error", [BAD_REQUEST, REDIRECT, NO_QUOTA], ids=["rejected", "redirect", "quota"])
 @pytest.mark.parametrize("before", [[], [BUSY]], ids=["at_once", "after_a_fault"])
 async def test_what_no_other_try_would_help_is_passed_on(error: HarnessError, before: list[HarnessError]) -> None:
