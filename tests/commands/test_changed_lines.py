@@ -14,12 +14,12 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.features.budget.ledger import NAME as LEDGER
 from tests.support.scripted import Server, baseline, serving
 
 Messages = pytest.CaptureFixture[str]
 Change = Callable[[bytes], bytes]
 TASKS, RECORDS = "weibo_inference_tasks.jsonl", "inference_results_weibo.jsonl"
+LEDGER = "budget.jsonl"
 LOGS = (RECORDS, "responses_weibo.jsonl", "failures_weibo.jsonl", "run_weibo.log")
 
 

@@ -1,4 +1,4 @@
-"""The embedded endpoint's Batch API over loopback connections, used as a run uses it."""
+"""The Batch API of the endpoint that tests use over loopback connections, used as a run uses it."""
 
 from __future__ import annotations
 
