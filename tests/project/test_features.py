@@ -38,6 +38,8 @@ option in a file, what Python gets."""
 ABOUT_FEATURES = {
     "tests/benchmarks/dailymobility/test_score_mobility.py",  # a command of one benchmark
     "tests/benchmarks/test_own_statistics.py",  # tables and comparisons of a benchmark's own figures
+    "tests/commands/test_changed_lines.py",  # every command on lines that another program changed
+    "tests/commands/test_resumed_endpoint.py",  # a run's endpoint file and endpoint options of features
     "tests/safety/test_foreign_manifests.py",  # every command on a manifest, those of features among them
 }
 """Files of tests of the core that are about features alone. Without features, each other file tests something."""
