@@ -7,7 +7,7 @@ from pathlib import Path
 from bench.fast_endpoint import TEXT
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.tasks import parse
-from harness.endpoint.request_body import Sampling
+from harness.client.request_body import Sampling
 from harness.engine.play import play
 from harness.model import Completion, Request, Where
 

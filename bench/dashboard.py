@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from harness.features.dashboard.live import LiveDisplay
 from harness.model import Snapshot, SubsetProgress, Warned
+from harness.ui.live import LiveDisplay
 
 FRAMES, A_SECOND = 1000, 4
 SUBSETS = ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban")

@@ -29,7 +29,7 @@ from bench.cost import CLIENT_CORES, ENDPOINT_CORES, Measured, run_harness
 from bench.limits import chains
 from bench.machine import starting_on
 from bench.processes import ENDPOINT, HARNESS, ROOT, stats, synthesise
-from harness.endpoint.rates import BURST_SECONDS
+from harness.client.rates import BURST_SECONDS
 
 KEYS = {"OA_KEY": "sk-test-of-openai", "DS_KEY": "sk-test-of-dashscope"}
 SLOTS = {"oa": 12, "ds": 5}

@@ -25,7 +25,7 @@ import orjson
 
 from bench.processes import endpoint, run_command, stats, synthesise
 from harness.store.log import sound_lines
-from tests.features.ray.raylets import Raylets, cluster
+from tests.extensions.ray.raylets import Raylets, cluster
 from tests.support.processes import children, wait_for, words_of
 
 KINDS = ("worker", "raylet", "driver", "head")

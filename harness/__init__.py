@@ -53,19 +53,19 @@ OF_FEATURES = frozenset(
 """What features offer, as long as their folders are there; it is imported when it is used."""
 
 if TYPE_CHECKING:
-    from harness.features.budget import BudgetReached as BudgetReached
-    from harness.features.compare.command import compare as compare
-    from harness.features.exports.command import export as export
-    from harness.features.leaderboard.command import leaderboard as leaderboard
-    from harness.features.python.interface import LoadedRun as LoadedRun
-    from harness.features.python.interface import aresume as aresume
-    from harness.features.python.interface import arun as arun
-    from harness.features.python.interface import list_runs as list_runs
-    from harness.features.python.interface import load_run as load_run
-    from harness.features.python.interface import reeval as reeval
-    from harness.features.python.interface import resume as resume
-    from harness.features.python.interface import run as run
-    from harness.features.verify.command import verify as verify
+    from harness.commands.compare.command import compare as compare
+    from harness.commands.export.command import export as export
+    from harness.commands.stats.command import leaderboard as leaderboard
+    from harness.commands.verify.command import verify as verify
+    from harness.extensions.budget import BudgetReached as BudgetReached
+    from harness.interface import LoadedRun as LoadedRun
+    from harness.interface import aresume as aresume
+    from harness.interface import arun as arun
+    from harness.interface import list_runs as list_runs
+    from harness.interface import load_run as load_run
+    from harness.interface import reeval as reeval
+    from harness.interface import resume as resume
+    from harness.interface import run as run
 
 
 def __getattr__(name: str) -> Any:

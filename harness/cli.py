@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from harness import __version__
-from harness.agents import hash_seed
+from harness.benchmarks import hash_seed
 from harness.commands.parser import COMMANDS, Parser, parsed
-from harness.config import secrets
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
+from harness.options import secrets
 from harness.printable import in_lines
 from harness.ui import streams
 

@@ -27,12 +27,23 @@ from harness.option import options_of
 from harness.store.files import RunFiles
 from harness.store.manifest import Manifest
 
-SHIPPED = (
-    *("settings", "dashboard", "rescoring", "imports", "prices", "replicas", "plays", "documents"),
-    *("samples", "remove", "preview", "budget", "estimate", "fetch", "parts", "batches", "reuse", "hedging"),
-    *("exports", "compare", "leaderboard", "pages", "show", "view", "verify", "check", "ray"),
-    *("endpoint_file", "config", "completion", "python", "trust", "extra"),
-)
+SHIPPED = {
+    **{name: f"harness.features.{name}" for name in ("settings", "dashboard", "rescoring", "imports", "prices")},
+    **{"replicas": "harness.extensions.replicas", "plays": "harness.features.plays"},
+    **{name: f"harness.features.{name}" for name in ("documents", "samples", "remove")},
+    "preview": "harness.commands.dry_run",
+    **{name: f"harness.extensions.{name}" for name in ("budget", "estimate")},
+    "fetch": "harness.commands.fetch",
+    **{name: f"harness.extensions.{name}" for name in ("parts", "batches", "reuse", "hedging")},
+    **{"exports": "harness.commands.export", "compare": "harness.commands.compare"},
+    **{"leaderboard": "harness.commands.stats", "pages": "harness.features.pages"},
+    **{name: f"harness.commands.{name}" for name in ("show", "view", "verify", "check")},
+    "ray": "harness.extensions.ray",
+    **{
+        name: f"harness.features.{name}"
+        for name in ("endpoint_file", "config", "completion", "python", "trust", "extra")
+    },
+}
 """Folders below `harness/features/`, in the order in which they take part; one that is missing is skipped."""
 GROUP = "harness.features"
 PLAYING, EVERY = frozenset({"run", "resume"}), frozenset({"*"})
@@ -95,7 +106,7 @@ class Foreign(Protocol):
         """Return the row of `status`, with the columns of `usage`."""
 
     def scored_again(self, chosen: Any) -> Any:
-        """Score them, as `chosen` (`harness.features.rescoring.rescoring`)."""
+        """Score them, as `chosen` (`harness.analysis.rescoring`)."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,7 @@ class Feature:
 @cache
 def features() -> tuple[Feature, ...]:
     """Return the features that ship and are there, then those of installed packages; none whose need is missing."""
-    names = [f"{__package__}.features.{name}" for name in SHIPPED]
+    names = list(SHIPPED.values())
     own = [import_module(name).FEATURE for name in names if find_spec(name)]
     found: dict[str, Feature] = {}
     for feature in (*own, *[point.load() for point in entry_points(group=GROUP)]):

@@ -15,7 +15,7 @@ import pytest
 
 from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
-from harness.endpoint.connect import CA_FOLDERS, CA_VARIABLES
+from harness.client.connect import CA_FOLDERS, CA_VARIABLES
 from harness.model import JSON
 from tests.support import ROOT, examples
 
@@ -133,7 +133,7 @@ def as_a_program() -> Iterator[None]:
 @pytest.fixture
 def workbooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a workbook of the same tables once in a test: `stats` makes 21, and some tests call it a hundred times."""
-    xlsx = pytest.importorskip("harness.features.documents.xlsx")
+    xlsx = pytest.importorskip("harness.reporting.xlsx")
     known: dict[str, bytes] = {}
     make = xlsx.workbook
 

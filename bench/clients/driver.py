@@ -26,8 +26,8 @@ def main(words: Sequence[str]) -> int:
 
 def count_turns(seconds: float) -> None:
     """Have turns of so many seconds, and count them."""
-    from harness.features.ray import cluster, crew  # imported here, so that `local` does not pay for Ray
-    from harness.features.ray.messages import SentPart, TurnOrder, TurnReport
+    from harness.extensions.ray import cluster, crew  # imported here, so that `local` does not pay for Ray
+    from harness.extensions.ray.messages import SentPart, TurnOrder, TurnReport
 
     class Counted(cluster.RayWorker):
         async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.fuzz import scratch
 from harness.errors import BadInput
-from harness.features.endpoint_file import file as asbench
+from harness.options import endpoint_file as asbench
 
 EXPECTED = (BadInput,)
 MOST_BYTES = 256

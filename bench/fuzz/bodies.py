@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import orjson
 
-from harness.endpoint.replies import completion, refused
-from harness.endpoint.requested_wait import exhausted, retry_after
+from harness.client.replies import completion, refused
+from harness.client.requested_wait import exhausted, retry_after
 from harness.errors import CallError, EndpointStopped
 
 EXPECTED = ()

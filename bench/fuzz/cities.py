@@ -6,7 +6,7 @@ from importlib import import_module
 from math import isfinite
 from typing import Any
 
-from harness.agents.city import MAP, read_city
+from harness.benchmarks.dailymobility.agents.city import MAP, read_city
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import orjson
 
 from bench.fuzz import scratch
-from harness.config.plan import sampling_again
 from harness.errors import BadInput, MachineError
 from harness.model import Message, Request
+from harness.options.plan import sampling_again
 from harness.store.manifest import differences, load, same_identity
 
 EXPECTED = (BadInput, MachineError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from harness.agents.day import SLOTS
+from harness.benchmarks.dailymobility.agents.day import SLOTS
 from harness.benchmarks.dailymobility.plan_reply import Places, read
 from harness.errors import InvalidReply
 from harness.model import Completion

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.fuzz import scratch
-from harness.config import providers, user_files
 from harness.errors import BadInput
+from harness.options import providers, user_files
 
 EXPECTED = (BadInput,)
 MOST_BYTES = 320

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import orjson
 
-from harness.agents.city import read_city
-from harness.agents.day import Day, Resident
 from harness.benchmark import Configuration, Task
 from harness.benchmarks.dailymobility import plan, synth
+from harness.benchmarks.dailymobility.agents.city import read_city
+from harness.benchmarks.dailymobility.agents.day import Day, Resident
 from harness.benchmarks.dailymobility.benchmark import DailyMobility, task_of
 from harness.benchmarks.tasks import parse
 from harness.chat import Chat
-from harness.endpoint.request_body import Sampling
+from harness.client.request_body import Sampling
 from harness.errors import BadInput
 from harness.model import JSON, Completion, Request, Where
 

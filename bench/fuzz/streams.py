@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from harness.endpoint.replies import completion_of
-from harness.endpoint.stream import StreamedReply
+from harness.client.replies import completion_of
+from harness.client.stream import StreamedReply
 from harness.errors import CallError, EndpointStopped
 from harness.model import Completion
 

@@ -12,7 +12,7 @@ from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
-from harness.endpoint.request_body import Sampling
+from harness.client.request_body import Sampling
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import BadInput
 from harness.model import Completion, Record, Request, Where

@@ -13,11 +13,11 @@ from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.template import check_digest
 from harness.chat import Asking, Structured
-from harness.config import trusted
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
 from harness.feature import how_to_get
 from harness.model import JSON
+from harness.options import trusted
 from harness.store.manifest import Manifest, differences, share
 from harness.store.run import RunFiles, value_text
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from harness.analysis.saved_runs import SavedRun
-from harness.config.options import run_name
 from harness.errors import BadInput, ExitCode, HarnessError
 from harness.feature import Foreign, foreign
+from harness.options.options import run_name
 from harness.store.manifest import COMPLETE, load, whole_of
 from harness.store.run import runs
 from harness.ui.streams import tell

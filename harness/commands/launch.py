@@ -10,13 +10,13 @@ from rich.console import Console
 
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, resume_commands
-from harness.config import options
-from harness.config.plan import Plan
 from harness.engine.events import Emit, Event, Scored
 from harness.engine.extension import Extension, Observe, Say
 from harness.engine.files import Reported
 from harness.engine.opening import open_sessions
 from harness.engine.session import Session, play
+from harness.options import options
+from harness.options.plan import Plan
 from harness.ui.console import PLAIN
 from harness.ui.progress import display
 

@@ -15,16 +15,16 @@ from rich.table import Table
 from harness import defaults
 from harness.benchmarks.overview import covered, headline, running
 from harness.benchmarks.reports import Report
-from harness.config import providers
-from harness.config.plan import Plan
+from harness.client.connect import DIRECTLY, connection
+from harness.client.replies import REFUSED, Denied
 from harness.cost import HOW_TO_PRICE, Price, money_text
-from harness.endpoint.connect import DIRECTLY, connection
-from harness.endpoint.replies import REFUSED, Denied
 from harness.engine import events
 from harness.engine.events import Event
 from harness.engine.extension import Extension
 from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
+from harness.options import providers
+from harness.options.plan import Plan
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural

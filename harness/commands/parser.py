@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
-from harness.config import options, secrets
 from harness.errors import BadInput, in_brief
 from harness.feature import EVERY, Command, features, function
 from harness.model import JSON
 from harness.option import Option, options_of
+from harness.options import options, secrets
 from harness.printable import on_one_line
 
 RUN = "run"
@@ -35,7 +35,7 @@ CORE: Mapping[str, str] = {
     "report": "make the pages of a run again, or without a name one page over all runs",
     "status": "show the state of every run",
 }
-QUICK = {RUN: "harness.config.options:RunOptions", "resume": "harness.config.options:ResumeOptions"}
+QUICK = {RUN: "harness.options.options:RunOptions", "resume": "harness.options.options:ResumeOptions"}
 """Classes of options apart from the module of their command, which takes a while to import."""
 
 

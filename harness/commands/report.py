@@ -9,9 +9,9 @@ from pathlib import Path
 from harness.analysis import selection
 from harness.analysis.reporting import report_of
 from harness.benchmarks.reports import Report, loaded
-from harness.config import options
 from harness.errors import BadInput, ExitCode
 from harness.feature import takeovers
+from harness.options import options
 from harness.store.files import RunFiles
 from harness.store.manifest import RUNNING, STOPPED
 from harness.ui.console import console

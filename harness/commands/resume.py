@@ -15,15 +15,15 @@ from rich.console import Console
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
+from harness.client.connect import usable
 from harness.commands.launch import launch
 from harness.commands.notices import resume_words
-from harness.config import address, models, options, providers
-from harness.config.options import ResumeOptions
-from harness.config.plan import Plan, Terms, Way, sampling_again
-from harness.endpoint.connect import usable
 from harness.errors import BadInput
 from harness.feature import extensions, function, reported
 from harness.model import JSON
+from harness.options import address, models, options, providers
+from harness.options.options import ResumeOptions
+from harness.options.plan import Plan, Terms, Way, sampling_again
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 

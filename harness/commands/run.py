@@ -13,14 +13,14 @@ from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import settings
 from harness.chat import Asking
 from harness.commands.launch import launch
-from harness.config import models, options, providers
-from harness.config.models import Model
-from harness.config.options import RunOptions
-from harness.config.plan import Plan, Terms, Way
 from harness.engine.extension import Extension
 from harness.errors import BadInput
 from harness.feature import extensions, function, how_to_get, reported, takeovers
 from harness.model import JSON
+from harness.options import models, options, providers
+from harness.options.models import Model
+from harness.options.options import RunOptions
+from harness.options.plan import Plan, Terms, Way
 from harness.store.manifest import Selection, load
 from harness.store.run import RunFiles
 from harness.ui.console import console

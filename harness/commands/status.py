@@ -19,12 +19,12 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import loaded
 from harness.benchmarks.usage import USAGE
-from harness.config import options
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
 from harness.feature import Column, features, pending
 from harness.model import JSON
+from harness.options import options
 from harness.printable import on_one_line
 from harness.store.lock import held
 from harness.store.log import objects

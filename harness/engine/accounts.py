@@ -11,18 +11,18 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from harness import defaults
-from harness.config.plan import Plan
-from harness.endpoint.caller import Caller
-from harness.endpoint.control import AdaptiveControl, FixedControl
-from harness.endpoint.health import Limits
-from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.rates import Rates
+from harness.client.caller import Caller
+from harness.client.control import AdaptiveControl, FixedControl
+from harness.client.health import Limits
+from harness.client.limiter import Limiter, Slots
+from harness.client.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.lane import Lane, LanePlan, Play, play_here
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, open_transport
 from harness.errors import MachineError
+from harness.options.plan import Plan
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:

@@ -6,7 +6,7 @@ import random
 
 import anyio.lowlevel
 
-from harness.endpoint.limiter import Slots
+from harness.client.limiter import Slots
 from harness.engine.lane import Lane
 
 STARTS_AT_ONCE = 64

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import Struct
 
 from harness.benchmark import Benchmark
-from harness.config.plan import Plan
 from harness.cost import Price
 from harness.engine.files import Reported
 from harness.errors import HarnessError
+from harness.options.plan import Plan
 
 
 class Event(Struct, frozen=True):

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.benchmark import Benchmark
-from harness.config.plan import Plan
+from harness.client.limiter import Slots
 from harness.cost import Rate
-from harness.endpoint.limiter import Slots
 from harness.model import Load, Snapshots
+from harness.options.plan import Plan
 from harness.store.manifest import Manifest, Selection
 
 if TYPE_CHECKING:  # these call extensions, which nothing here does: a circle of types alone
-    from harness.endpoint.caller import Trying
+    from harness.client.caller import Trying
     from harness.engine.accounts import OpenLanes
     from harness.engine.lane import Lane, Play, Send, Settle
     from harness.engine.run import Run

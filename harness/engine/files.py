@@ -15,7 +15,7 @@ from harness.benchmarks.files import holds
 from harness.benchmarks.overview import blocks
 from harness.benchmarks.reports import Report, encoded
 from harness.model import Where
-from harness.report import text
+from harness.reporting import text
 from harness.store import atomic
 from harness.store.disk import DISK, Disk
 from harness.store.manifest import WHOLE, Selection, slice_of

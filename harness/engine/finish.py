@@ -16,8 +16,8 @@ from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Scorer, Totals
 from harness.benchmarks.user_code import guarded
+from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.defaults import SHARD_USERS
-from harness.endpoint.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.engine.run import Run, counted_cost, drawn
 from harness.feature import features, pending
 from harness.model import JSON, Record, RunFacts

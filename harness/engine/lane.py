@@ -19,8 +19,8 @@ import anyio
 import numpy as np
 
 from harness.benchmarks.user_code import guarded
+from harness.client.caller import ABANDONED, Caller, Notice, Warn
 from harness.defaults import GRACE_SECONDS
-from harness.endpoint.caller import ABANDONED, Caller, Notice, Warn
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.commit import GroupCommit
 from harness.engine.extension import Companion, Extension

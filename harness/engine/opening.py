@@ -12,10 +12,8 @@ from typing import cast
 from harness import defaults
 from harness.benchmark import kept_files
 from harness.benchmarks import tasks
-from harness.config import trusted
-from harness.config.plan import Plan
+from harness.client.quirks import QUIRKS, unwanted
 from harness.cost import Price, Rate
-from harness.endpoint.quirks import QUIRKS, unwanted
 from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
 from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp
@@ -24,6 +22,8 @@ from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.errors import BadInput, ExitCode, HarnessError, MachineError
 from harness.feature import counts, features, own_logs
+from harness.options import trusted
+from harness.options.plan import Plan
 from harness.store.manifest import (
     RUNNING,
     Identity,

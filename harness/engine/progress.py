@@ -7,9 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
+from harness.client.caller import Caller
 from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
-from harness.endpoint.caller import Caller
 from harness.engine.run import Run
 from harness.feature import features
 from harness.model import JSON, AtRisk, Load, Money, Snapshot, Warned

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, NoReturn
 
 from harness.chat import Judged, unnoticed
-from harness.endpoint.request_body import Sampling, digest
+from harness.client.request_body import Sampling, digest
 from harness.errors import InvalidReply
 from harness.model import Completion, Request
 

@@ -15,12 +15,12 @@ from harness import defaults
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks import tasks
 from harness.benchmarks.scorer import Scorer
-from harness.config.plan import sampling_again
+from harness.client.request_body import Sampling
 from harness.cost import Bill, Cost, Price
-from harness.endpoint.request_body import Sampling
 from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
 from harness.model import SubsetProgress
+from harness.options.plan import sampling_again
 from harness.store.manifest import Manifest
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex

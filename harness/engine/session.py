@@ -13,8 +13,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from harness.config.plan import Plan
-from harness.endpoint.control import FixedControl
+from harness.client.control import FixedControl
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
 from harness.engine.extension import Extension, Observe, Say
@@ -35,6 +34,7 @@ from harness.errors import (
 )
 from harness.feature import pending
 from harness.model import JSON, Snapshots
+from harness.options.plan import Plan
 from harness.store.manifest import COMPLETE, part_of
 from harness.store.run import bill_of
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from harness import defaults
 from harness.benchmark import Benchmark
-from harness.endpoint.address import Address
-from harness.endpoint.baselines import Baselines
-from harness.endpoint.client import Client
-from harness.endpoint.quirks import Adapted
-from harness.endpoint.transport import Transport
+from harness.client.address import Address
+from harness.client.baselines import Baselines
+from harness.client.http import Client
+from harness.client.quirks import Adapted
+from harness.client.transport import Transport
 from harness.errors import BadInput
 from harness.feature import function
 

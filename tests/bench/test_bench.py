@@ -25,8 +25,8 @@ from bench.watch import Sample, steady_rate
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
-from harness.config import providers
 from harness.model import Where
+from harness.options import providers
 from tests.support import ROOT, examples
 
 

@@ -320,7 +320,7 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
     with serving(reply) as server:
         words = ("--model", "m", "--tasks-dir", TASKS, "--api-url", server.url)
         harness("run", STARS, *words, code=1)
-    data = harness.report("m", "yelp")
+    data = harness.reporting("m", "yelp")
     covered = data["coverage"]
     assert not covered["complete"] and covered["failed_users"] == 2 == 20 - covered["scored_users"]
     value, users = data["metrics"]["MAE"]["value"], covered["scored_users"]

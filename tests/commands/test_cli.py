@@ -28,9 +28,9 @@ from harness.cli import _Signalled, main
 from harness.commands import notices
 from harness.commands.parser import COMMANDS, built, parsed
 from harness.commands.status import Options as StatusOptions
-from harness.config import options
 from harness.engine import events, session
 from harness.errors import BadInput
+from harness.options import options
 from harness.store import manifest
 from harness.store.lock import RunLock
 from harness.ui.console import console
@@ -282,7 +282,7 @@ def test_signal_during_one_run_begins_no_other(results: Path, monkeypatch: pytes
         signal.raise_signal(signal.SIGTERM)
         return 0
 
-    monkeypatch.setattr("harness.features.verify.proving.prove", proving)
+    monkeypatch.setattr("harness.commands.verify.proving.prove", proving)
     assert main(["verify", "--results-dir", str(results)]) == 143
     assert begun == ["second"]
 
@@ -854,7 +854,7 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
     lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
     """A run's page is made last, and is reported as any that cannot be made."""
-    pages = pytest.importorskip("harness.features.pages.pages")
+    pages = pytest.importorskip("harness.reporting.pages")
     monkeypatch.setattr(pages, "write_page", lacking)
     assert run(tasks, tmp_path, "--name", "whole") == 0
     [told] = capsys.readouterr().err.splitlines()
@@ -864,8 +864,8 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
 @pytest.mark.parametrize(
     ("command", "place"),
     [
-        ("stats", "harness.features.documents.xlsx.workbook"),
-        ("report", "harness.features.documents.html.page"),
+        ("stats", "harness.reporting.xlsx.workbook"),
+        ("report", "harness.reporting.html.page"),
         ("reeval", MERGED),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.endpoint import health
+from harness.client import health
 from harness.store.log import seal, unseal
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, completion, serving
 

@@ -11,7 +11,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.endpoint import caller, health
+from harness.client import caller, health
 from tests.support.scripted import UNTIL_STOPPED, Script, baseline, busy, serving
 
 Told = pytest.CaptureFixture[str]

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.endpoint.request_body import Sampling
+from harness.client.request_body import Sampling
 from tests.commands.test_commands import RESULTS, lines_of, report, run, write_tasks
 from tests.support import DATA
 from tests.support.plugins import FLOOR, STARS

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.endpoint.quirks import QUIRKS
+from harness.client.quirks import QUIRKS
 from tests.commands.test_commands import report, write_tasks
 from tests.support.embedded import served
 from tests.support.scripted import baseline, serving

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.endpoint.address import Address
-from harness.endpoint.client import Client
-from harness.endpoint.quirks import Adapted
-from harness.endpoint.replies import Denied, UnknownModel
+from harness.client.address import Address
+from harness.client.http import Client
+from harness.client.quirks import Adapted
+from harness.client.replies import Denied, UnknownModel
 from harness.errors import HarnessError, Rejected, TransportFault
 from harness.model import Completion
 from tests.support.endpoint_double import imitate

@@ -18,9 +18,9 @@ import pytest
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.endpoint.address import Address
-from harness.endpoint.baselines import Baselines
-from harness.endpoint.client import Client
+from harness.client.address import Address
+from harness.client.baselines import Baselines
+from harness.client.http import Client
 from harness.errors import BadInput
 from tests.support import ROOT, malformed
 from tests.support.embedded import session_with

@@ -10,7 +10,7 @@ import pytest
 
 from harness.chat import Chat
 from harness.cli import main
-from harness.endpoint.request_body import Sampling
+from harness.client.request_body import Sampling
 from harness.engine.answers import FIRST, MOST_UNUSABLE, USABLE, Answers, Judgement, judgement
 from harness.engine.replay import Asked, Conversation
 from harness.errors import AnswersUnusable, InvalidReply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.endpoint.request_body import Sampling, digest
+from harness.client.request_body import Sampling, digest
 from harness.engine.replay import Asked, Conversation, ReplayMiss, Saved, replaying
 from harness.errors import MachineError
 from harness.model import Completion, Message, Request

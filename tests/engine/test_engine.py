@@ -19,10 +19,10 @@ import anyio.lowlevel
 import pytest
 
 from harness.chat import Chat
-from harness.endpoint.caller import Caller
-from harness.endpoint.control import FixedControl
-from harness.endpoint.health import Limits
-from harness.endpoint.limiter import Limiter, Slots
+from harness.client.caller import Caller
+from harness.client.control import FixedControl
+from harness.client.health import Limits
+from harness.client.limiter import Limiter, Slots
 from harness.engine import lane as lane_module
 from harness.engine import local
 from harness.engine.lane import Lane, LanePlan

@@ -51,7 +51,7 @@ def test_whole_benchmark_runs_and_verifies(folder: Path, capsys: pytest.CaptureF
 
 
 def test_page_lists_every_check() -> None:
-    from harness.features.check.checking import CHECKS
+    from harness.commands.check.checking import CHECKS
 
     table = PAGE.partition("| check | promise |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([a-z ]+)` \|", table, re.MULTILINE) == list(CHECKS)

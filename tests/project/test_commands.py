@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from harness.commands.parser import parsed
-from harness.config import providers
+from harness.options import providers
 from tests.support import ROOT, pages
 from tests.support.pages import Block, Command
 from tests.support.user_shell import Machine, machine

@@ -129,12 +129,12 @@ def test_parts_import_only_what_stands_below_them() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "from harness.endpoint.client import Client",
-        "import harness.endpoint.client as c",
+        "from harness.client.http import Client",
+        "import harness.client.http as c",
         "from harness import endpoint",
         "from ..endpoint import client",
         "from .. import endpoint",
-        "def late():\n    from harness.endpoint import client",
+        "def late():\n    from harness.client import client",
     ],
 )
 def test_a_forbidden_import_is_found_however_it_is_written(tmp_path: Path, statement: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 import harness
 from harness.cli import main
 from harness.commands.parser import built
-from harness.config import options
 from harness.option import options_of
+from harness.options import options
 
 PUBLIC = {
     *("About", "Benchmark", "Cards", "Chat", "InvalidReply", "Means", "Metric", "Records", "Scoring"),

@@ -17,7 +17,7 @@ import pytest
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.config import trusted
+from harness.options import trusted
 from tests.support import DATA, ROOT, Terminal
 from tests.support.scripted import UNTIL_STOPPED, Script, baseline, busy, serving
 
@@ -252,7 +252,7 @@ def test_code_under_another_name_is_code_where_the_benchmark_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A manifest that calls an agent file text is asked about; in another mode nobody runs it."""
-    monkeypatch.setattr("harness.endpoint.caller.pause_before", lambda *_: 0.0)  # nobody listens at the address
+    monkeypatch.setattr("harness.client.caller.pause_before", lambda *_: 0.0)  # nobody listens at the address
     elsewhere()
 
     def rename(data: dict[str, Any]) -> None:

@@ -182,7 +182,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setattr("harness.endpoint.caller.pause_before", lambda *_: 0.0)  # nothing here is about waiting
+    monkeypatch.setattr("harness.client.caller.pause_before", lambda *_: 0.0)  # nothing here is about waiting
 
 
 @pytest.fixture(scope="module")
@@ -412,8 +412,8 @@ def test_defect_of_the_harness_tells_no_key(
     def defect(*_: object, **__: object) -> None:
         raise LookupError(f"nobody thought of {ECHO}")
 
-    monkeypatch.setattr("harness.endpoint.replies.completion_of", defect)
-    monkeypatch.setattr("harness.endpoint.replies.completion", defect)
+    monkeypatch.setattr("harness.client.replies.completion_of", defect)
+    monkeypatch.setattr("harness.client.replies.completion", defect)
     server.script = lambda request, number: (200, completion("{}"), {})
     words = ["run", "--model", "m", *how, *options(tasks, tmp_path / "results")]
     monkeypatch.setattr("sys.argv", ["harness", *words])

@@ -25,7 +25,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import Heading, Paragraph, Quote, Table, Tags, Verbatim
 from harness.printable import as_json, in_lines, on_one_line
-from harness.report import text
+from harness.reporting import text
 from harness.ui import progress
 from harness.ui.console import SharedConsole
 from tests.support import ROOT, Terminal

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.commands.parser import COMMANDS, built, parsed
-from harness.config import providers, user_files
-from harness.config.options import Options
-from harness.config.user_files import SETTINGS as FILE
 from harness.errors import BadInput
 from harness.option import Option
+from harness.options import providers, user_files
+from harness.options.options import Options
+from harness.options.user_files import SETTINGS as FILE
 from tests.support.scripted import Server, baseline, serving
 
 HARNESS = Path(sys.executable).with_name("harness")

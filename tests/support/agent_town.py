@@ -9,13 +9,13 @@ from textwrap import dedent
 
 import numpy as np
 
-from harness.agents.city import Aoi, City, Poi
-from harness.agents.day import Resident, Row
-from harness.agents.loader import load_agent
-from harness.agents.runner import Runner
-from harness.agents.session import play
-from harness.agents.spatial import Line, Lines
-from harness.agents.watchdog import Limits
+from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.agents.day import Resident, Row
+from harness.benchmarks.dailymobility.agents.loader import load_agent
+from harness.benchmarks.dailymobility.agents.runner import Runner
+from harness.benchmarks.dailymobility.agents.session import play
+from harness.benchmarks.dailymobility.agents.spatial import Line, Lines
+from harness.benchmarks.dailymobility.agents.watchdog import Limits
 from harness.model import Ask, Completion, Request
 from tests.support import DATA
 

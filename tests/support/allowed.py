@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-from harness.config import user_files
+from harness.options import user_files
 
 
 def allow(path: Path, data: bytes, environment: Mapping[str, str] = os.environ) -> None:

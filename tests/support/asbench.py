@@ -16,12 +16,12 @@ from typing import Any
 
 import orjson
 
-from harness.agents.city import load_city
-from harness.agents.loader import load_agent
-from harness.agents.runner import Runner
-from harness.agents.session import play
+from harness.benchmarks.dailymobility.agents.city import load_city
+from harness.benchmarks.dailymobility.agents.loader import load_agent
+from harness.benchmarks.dailymobility.agents.runner import Runner
+from harness.benchmarks.dailymobility.agents.session import play
 from harness.benchmarks.dailymobility.benchmark import task_of
-from harness.endpoint.request_body import Sampling
+from harness.client.request_body import Sampling
 from harness.errors import AgentFailed
 from harness.model import Completion, Request
 from tests.support import ROOT

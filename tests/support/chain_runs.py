@@ -15,12 +15,11 @@ import anyio.to_thread
 import numpy as np
 
 from harness.benchmarks import tasks
-from harness.config.plan import Plan
-from harness.endpoint.caller import Caller
-from harness.endpoint.control import AdaptiveControl, FixedControl
-from harness.endpoint.health import Limits
-from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.rates import Rates
+from harness.client.caller import Caller
+from harness.client.control import AdaptiveControl, FixedControl
+from harness.client.health import Limits
+from harness.client.limiter import Limiter, Slots
+from harness.client.rates import Rates
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
 from harness.engine.lane import Lane, LanePlan, Play, play_here
@@ -29,6 +28,7 @@ from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
 from harness.errors import HarnessError, MachineError
 from harness.model import Snapshot, Where
+from harness.options.plan import Plan
 from harness.store import log
 from harness.store.manifest import RUNNING, Manifest
 from harness.store.run import RunFiles, RunStore

@@ -13,8 +13,8 @@ import orjson
 
 from harness.benchmark import Benchmark, Metric, Records, Task
 from harness.chat import Chat
-from harness.endpoint.request_body import digest
-from harness.endpoint.transport import Received
+from harness.client.request_body import digest
+from harness.client.transport import Received
 from harness.model import JSON, Completion, Message, Request
 
 

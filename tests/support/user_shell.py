@@ -21,7 +21,7 @@ from tests.support.endpoint_double import app, imitate
 from tests.support.hub import HubServer, serving_hub
 
 FILES = ("harness", "bench", "docs", "examples", "requirements", "Makefile", "pyproject.toml", "README.md")
-PROVIDERS = ROOT / "harness/config/providers.toml"
+PROVIDERS = ROOT / "harness/options/providers.toml"
 PROVIDER = re.compile(r'(?ms)^(\[providers\.([\w-]+)\].*?^base_url = )"[^"]*"')
 USERS = 4
 """Of each subset."""

@@ -20,11 +20,11 @@ import orjson
 
 from harness.benchmarks.reports import encoded
 from harness.chat import Chat
-from harness.endpoint.caller import Caller
-from harness.endpoint.control import FixedControl
-from harness.endpoint.health import Limits
-from harness.endpoint.limiter import Limiter, Slots
-from harness.endpoint.transport import Received
+from harness.client.caller import Caller
+from harness.client.control import FixedControl
+from harness.client.health import Limits
+from harness.client.limiter import Limiter, Slots
+from harness.client.transport import Received
 from harness.engine.extension import Extension
 from harness.engine.finish import finish
 from harness.engine.lane import Lane, LanePlan

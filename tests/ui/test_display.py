@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from harness.endpoint.latency import REPLIES, Latency
+from harness.client.latency import REPLIES, Latency
 from harness.engine.progress import Rates, Warnings, time_to_go
 from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words

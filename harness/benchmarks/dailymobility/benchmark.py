@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 from msgspec import structs
 
-from harness.agents import session
-from harness.agents.city import City, load_city
-from harness.agents.day import (
+from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
+from harness.benchmarks.dailymobility import groundtruth, summary, synth
+from harness.benchmarks.dailymobility.agents import session
+from harness.benchmarks.dailymobility.agents.city import City, load_city
+from harness.benchmarks.dailymobility.agents.day import (
     INTENTIONS,
     NUMBERS,
     SLOTS,
@@ -25,16 +27,14 @@ from harness.agents.day import (
     proportions,
     visited,
 )
-from harness.agents.hash_seed import COPY_PREFIX
-from harness.agents.llm import no_reply
-from harness.agents.loader import AgentFile, load_agent
-from harness.agents.runner import Runner
-from harness.benchmark import VALID, About, Benchmark, Configuration, Imports, Metric, Records, Task, TaskFiles
-from harness.benchmarks.dailymobility import groundtruth, summary, synth
+from harness.benchmarks.dailymobility.agents.llm import no_reply
+from harness.benchmarks.dailymobility.agents.loader import AgentFile, load_agent
+from harness.benchmarks.dailymobility.agents.runner import Runner
 from harness.benchmarks.dailymobility.cards import ResidentCards
 from harness.benchmarks.dailymobility.plan import PlanMode, prompt_of, stayed_home
 from harness.benchmarks.dailymobility.protocols import METRICS
 from harness.benchmarks.dailymobility.summary import SCORE
+from harness.benchmarks.hash_seed import COPY_PREFIX
 from harness.benchmarks.parsing import FINAL_REASONS
 from harness.benchmarks.records import read_of
 from harness.benchmarks.settings import checked

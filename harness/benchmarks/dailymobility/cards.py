@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from harness.agents.city import City
-from harness.agents.day import INTENTIONS, clock
 from harness.benchmark import Cards, Task
+from harness.benchmarks.dailymobility.agents.city import City
+from harness.benchmarks.dailymobility.agents.day import INTENTIONS, clock
 from harness.benchmarks.dailymobility.summary import ribbon
 from harness.benchmarks.rendering import quotes
 from harness.model import JSON, Block, Completion, Heading, Paragraph, Sketch, Table

@@ -15,8 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility import protocols
+from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, Whole
 from harness.benchmarks.files import content

@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 from msgspec import UNSET
 
-from harness.agents.day import INTENTIONS, SLOTS
 from harness.benchmark import Metric, Scoring
 from harness.benchmarks.dailymobility import scores
+from harness.benchmarks.dailymobility.agents.day import INTENTIONS, SLOTS
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.benchmarks.dailymobility.protocols import (
     BINS,

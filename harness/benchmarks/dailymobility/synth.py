@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.agents.city import Aoi, City, read_city
-from harness.agents.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
+from harness.benchmarks.dailymobility.agents.city import Aoi, City, read_city
+from harness.benchmarks.dailymobility.agents.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
 from harness.benchmarks.dailymobility.synth_city import SYNTH, map_bytes, pick
 from harness.errors import BadInput
 from harness.model import JSON

@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from harness.agents.city import MAP
-from harness.agents.spatial import optional
+from harness.benchmarks.dailymobility.agents.city import MAP
+from harness.benchmarks.dailymobility.agents.spatial import optional
 
 T = TypeVar("T")
 XY = tuple[float, float]

@@ -6,7 +6,7 @@ FEATURE = Feature(
     "completion",
     commands={
         "completion": Command(
-            "harness.features.completion.command",
+            "harness.commands.completion",
             "print a script that lets a shell complete commands, options and run names",
         )
     },

@@ -6,7 +6,7 @@ FEATURE = Feature(
     "config",
     commands={
         "config": Command(
-            "harness.features.config.command",
+            "harness.commands.config",
             "show the options that a command would have, and where each value comes from",
         )
     },

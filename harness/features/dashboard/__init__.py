@@ -2,4 +2,4 @@
 
 from harness.feature import Feature
 
-FEATURE = Feature("dashboard", functions={"live_display": "harness.features.dashboard.live:live_display"})
+FEATURE = Feature("dashboard", functions={"live_display": "harness.ui.live:live_display"})

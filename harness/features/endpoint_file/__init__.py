@@ -18,7 +18,7 @@ FEATURE = Feature(
     "endpoint_file",
     options={EndpointFile: ["run", "resume"]},
     functions={
-        "endpoint_of": "harness.features.endpoint_file.file:endpoint_of",
-        "endpoint_again": "harness.features.endpoint_file.file:endpoint_again",
+        "endpoint_of": "harness.options.endpoint_file:endpoint_of",
+        "endpoint_again": "harness.options.endpoint_file:endpoint_again",
     },
 )

@@ -10,7 +10,7 @@ from harness.feature import Feature, Foreign
 
 class _Imports(Feature):
     def foreign(self, results: Path) -> Iterable[Foreign]:
-        from harness.features.imports.imported import imported  # which takes a while to import
+        from harness.analysis.imported import imported  # which takes a while to import
 
         return imported(results)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.config.options import Forced
 from harness.errors import in_brief
 from harness.feature import Feature, Instead
 from harness.option import file_of, option, whole
+from harness.options.options import Forced
 from harness.store.manifest import Manifest
 
 ALL = "all"
@@ -66,7 +66,7 @@ FEATURE = _Pages(
     "pages",
     needs=("documents",),
     options={Pages: REPORTING, Page: ("report",)},
-    extension="harness.features.pages.extension:WithoutPages",
-    instead=(Instead("report", lambda args: True, "harness.features.pages.command:execute"),),
-    reported="harness.features.pages.command:reported",
+    extension="harness.commands.without_pages:WithoutPages",
+    instead=(Instead("report", lambda args: True, "harness.commands.report_pages:execute"),),
+    reported="harness.commands.report_pages:reported",
 )

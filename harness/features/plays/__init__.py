@@ -7,4 +7,4 @@ rows      one a step, one a user or one a response
 
 from harness.feature import Feature
 
-FEATURE = Feature("plays", functions={"rows": "harness.features.plays.rows:rows"})
+FEATURE = Feature("plays", functions={"rows": "harness.analysis.rows:rows"})

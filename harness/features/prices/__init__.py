@@ -5,7 +5,7 @@ from harness.feature import Feature
 FEATURE = Feature(
     "prices",
     functions={
-        "price_of": "harness.features.prices.prices:price_of",
-        "prices_again": "harness.features.prices.prices:prices_again",
+        "price_of": "harness.options.prices:price_of",
+        "prices_again": "harness.options.prices:prices_again",
     },
 )

@@ -3,4 +3,4 @@
 from harness.feature import Feature
 
 NAMES = ("LoadedRun", "aresume", "arun", "list_runs", "load_run", "reeval", "resume", "run")
-FEATURE = Feature("python", functions={name: f"harness.features.python.interface:{name}" for name in NAMES})
+FEATURE = Feature("python", functions={name: f"harness.interface:{name}" for name in NAMES})

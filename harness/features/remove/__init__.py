@@ -6,7 +6,7 @@ FEATURE = Feature(
     "remove",
     commands={
         "remove": Command(
-            "harness.features.remove.command",
+            "harness.commands.remove",
             "set runs aside, under other names in their folders; nothing is deleted",
         )
     },

@@ -15,9 +15,7 @@ class Reeval:
 
 FEATURE = Feature(
     "rescoring",
-    commands={
-        "reeval": Command("harness.features.rescoring.command", "score saved answers again, without any request")
-    },
+    commands={"reeval": Command("harness.commands.reeval", "score saved answers again, without any request")},
     options={Reeval: ["run"]},
-    instead=(Instead("run", lambda args: bool(args.reeval), "harness.features.rescoring.of_run:execute"),),
+    instead=(Instead("run", lambda args: bool(args.reeval), "harness.commands.reeval_of_run:execute"),),
 )

@@ -6,7 +6,7 @@ FEATURE = Feature(
     "samples",
     needs=("documents",),
     commands={
-        "sample": Command("harness.features.samples.sample", "write a nested share of a tasks file"),
-        "synth": Command("harness.features.samples.synth", "write synthetic tasks of any size"),
+        "sample": Command("harness.commands.sample", "write a nested share of a tasks file"),
+        "synth": Command("harness.commands.synth", "write synthetic tasks of any size"),
     },
 )

@@ -24,5 +24,5 @@ class Settings:
 FEATURE = Feature(
     "settings",
     options={Settings: EVERY},
-    functions={"settings_of": "harness.features.settings.settings_file:of_command"},
+    functions={"settings_of": "harness.options.settings_file:of_command"},
 )

@@ -6,7 +6,7 @@ FEATURE = Feature(
     "trust",
     commands={
         "trust": Command(
-            "harness.features.trust.command",
+            "harness.commands.trust",
             "allow the settings file and the providers file of this folder, as they are now",
             alone=True,
         )

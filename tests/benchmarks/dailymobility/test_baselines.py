@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.agents.city import Aoi, City, Poi
-from harness.agents.day import INTENTIONS as NAMES
-from harness.agents.day import Resident
 from harness.benchmarks.dailymobility import baselines
+from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.agents.day import INTENTIONS as NAMES
+from harness.benchmarks.dailymobility.agents.day import Resident
 from harness.benchmarks.dailymobility.baselines import BASELINES, INTENTIONS, Place
 from harness.benchmarks.dailymobility.plan import Nearby, messages, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import Reading, read

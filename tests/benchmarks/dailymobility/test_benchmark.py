@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.agents.day import SLOTS, Day
 from harness.benchmark import ASKING, Asking, Task, remark
 from harness.benchmarks import settings, tasks
 from harness.benchmarks.dailymobility import synth
+from harness.benchmarks.dailymobility.agents.day import SLOTS, Day
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.chat import Structured
 from harness.engine.play import Played, play, recorded, rescored

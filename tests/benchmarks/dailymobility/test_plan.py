@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.agents.city import Aoi, City, Poi
-from harness.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmark import Asking
 from harness.benchmarks.dailymobility import plan
+from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi
+from harness.benchmarks.dailymobility.agents.day import INTENTIONS, OTHER, SLOTS, Day, Resident
 from harness.benchmarks.dailymobility.benchmark import DailyMobility
 from harness.benchmarks.dailymobility.plan import NOTHING_NEAR, OFFERED, OWN_PROMPT, Nearby, PlanMode, prompt_of
 from harness.benchmarks.dailymobility.plan_reply import INTENTIONS_ZH, read

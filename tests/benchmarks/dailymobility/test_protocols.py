@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial.distance import jensenshannon
 
-from harness.agents.day import SLOTS
 from harness.benchmarks.dailymobility import groundtruth
+from harness.benchmarks.dailymobility.agents.day import SLOTS
 from harness.benchmarks.dailymobility.groundtruth import Column, GroundTruth, Lists
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,

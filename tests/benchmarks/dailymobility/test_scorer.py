@@ -28,7 +28,7 @@ from harness.benchmarks.overview import blocks, headline
 from harness.benchmarks.reports import encoded
 from harness.benchmarks.scorer import Scorer, Totals
 from harness.model import JSON, Block, Heading, Paragraph, Record, RunFacts, Table
-from harness.report.text import rendered
+from harness.reporting.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
 from harness.scoring.intervals import Moments, interval, moments
 from tests.support import examples

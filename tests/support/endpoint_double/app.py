@@ -25,7 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from harness.benchmarks import registry
-from harness.endpoint.baselines import completion_tokens, tokens
+from harness.client.baselines import completion_tokens, tokens
 from harness.errors import BadInput
 from harness.model import Baseline
 from tests.support.endpoint_double import calls, faults, imitate, stream, wire

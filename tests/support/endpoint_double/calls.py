@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from harness.endpoint import baselines
+from harness.client import baselines
 from tests.support.endpoint_double import schemas
 from tests.support.endpoint_double.faults import Choice, error_body
 

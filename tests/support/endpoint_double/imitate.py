@@ -18,7 +18,7 @@ import orjson
 from msgspec import Struct, field
 
 from harness.benchmarks import registry
-from harness.endpoint.baselines import tokens
+from harness.client.baselines import tokens
 from harness.errors import BadInput
 from tests.support.endpoint_double import calls
 from tests.support.endpoint_double.faults import FAILED, REFUSALS, HttpReply

@@ -1,0 +1,92 @@
+"""Results without a manifest: another program wrote them, and `reeval` scores them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from harness.benchmarks import registry, reports
+from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.reports import Report
+from harness.errors import BadInput
+from harness.model import JSON
+from harness.store.files import RunFiles
+from harness.store.log import lines, sound
+
+PREFIX = "inference_results_"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Results of another program on one subset."""
+
+    files: RunFiles
+
+    @property
+    def name(self) -> str:
+        return self.files.folder.name
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, {self.files.subset}"
+
+    @property
+    def report(self) -> Report | None:
+        """Return the report of these results; None if `reeval` has not scored them, or they were written again."""
+        first = next((line.text for line in lines(self.files.results)), b"")
+        try:
+            return reports.read(content(self.files.report("json"), DOCUMENT_MOST)) if sound(first) else None
+        except (OSError, BadInput):
+            return None
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether the report is of these very results: another program has no line added or changed since."""
+        return self.report is not None and all(sound(line.text) for line in lines(self.files.results) if line.text)
+
+    @property
+    def remedy(self) -> str:
+        """Return why results without a report cannot be shown, and the command to run."""
+        try:
+            registry.importing(self.files.subset)
+        except BadInput as error:
+            return str(error)
+        return f"results of another program, not scored as they are now: run `{self.command}`"
+
+    def row(self, usage: JSON) -> JSON:
+        """Return the row of `status`; how many users there should be is unknown until they are scored."""
+        report, results = self.report if self.is_current else None, self.files.results
+        coverage = report.coverage if report else None
+        return {
+            "name": self.name,
+            "subset": self.files.subset,
+            "model": self.name,
+            "state": "scored" if report else "not scored (reeval it)",
+            "users": coverage.expected_users if coverage else None,
+            "done": coverage.scored_users if coverage else sum(1 for line in lines(results) if line.text),
+            "failed": coverage.failed_users if coverage else 0,
+            **usage,
+            "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
+        }
+
+    def scored_again(self, chosen: Any) -> Any:
+        """Return the new report (`harness.analysis.rescoring`)."""
+        from harness.analysis import imported_scores as scoring
+
+        return scoring.scored_again(self, chosen)
+
+    @property
+    def command(self) -> str:
+        return f"harness reeval --name {quote(self.name)}"
+
+
+def imported(results: Path) -> Iterator[Imported]:
+    """Yield the results without a manifest below a results folder."""
+    for path in sorted(results.glob(f"*/{PREFIX}*.jsonl")):
+        files = RunFiles(path.parent, path.stem.removeprefix(PREFIX))
+        if not files.manifest.exists():
+            yield Imported(files)

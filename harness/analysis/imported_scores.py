@@ -1,0 +1,155 @@
+"""Score the results of another program, from the answers in them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from harness import defaults
+from harness.analysis.imported import Imported
+from harness.analysis.rescoring import Rescored, RescoreOptions, add
+from harness.benchmark import Benchmark, Importer
+from harness.benchmarks import overview, registry
+from harness.benchmarks.files import DOCUMENT_MOST, content, holds
+from harness.benchmarks.reports import Report, read
+from harness.benchmarks.tasks import parse
+from harness.benchmarks.template import AUTHORS
+from harness.engine.files import Reported, index_file, stamp, write_report
+from harness.engine.finish import ReportScores
+from harness.engine.play import rescored
+from harness.errors import BadInput
+from harness.feature import how_to_get
+from harness.model import JSON, Heading, Paragraph, RunFacts, Table, Where
+from harness.reporting import text
+from harness.store.atomic import set_aside_any
+from harness.store.files import RunFiles
+from harness.store.lock import RunLock
+from harness.store.log import lines
+from harness.store.run import RECORD_FORMAT, replace_results
+from harness.store.tasks import TaskIndex
+
+
+def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
+    """Score the results of another program on a subset, under their lock. Raise `BadInput` if they cannot be read."""
+    files = found.files
+    cls, importer = registry.importing(files.subset)
+    benchmark = cls()
+    tasks = benchmark.task_files.file_in(chosen.tasks or defaults.TASKS_FOLDER, benchmark.subsets[files.subset])
+    if not tasks.exists():
+        words = f"name its folder with --tasks-dir; or {how_to_get(cls)}"
+        raise BadInput(f"its tasks file {tasks} does not exist: {words}")
+    lock = RunLock(files.lock, time.time)
+    try:
+        with closing(index_file(benchmark, files.subset, tasks, chosen.results)) as index:
+            theirs = _Theirs(files, benchmark, importer, index)
+            replace_results(files.results, theirs.records(lock.beat), stamp(), shown_by=files.pages)
+            name, notes = files.folder.name, theirs.notes()
+            about = RunFacts(files.subset, name, name, AUTHORS, len(index), theirs.failed, notes)
+            report, more = theirs.scores.report(about)
+            if theirs.failed:
+                report = with_failures(report, theirs.scores.report(about, theirs.failures)[0])
+            _keep_foreign_text(files)
+            write_report(files, report, more)
+            chosen.reported(Reported(files, report, defaults.SAMPLE_SEED, benchmark, index))
+    finally:
+        lock.release()
+    return Rescored(files, report, notes, report.coverage.complete)
+
+
+def _keep_foreign_text(files: RunFiles) -> None:
+    """Set the text report aside if it is another program's: not what the JSON report next to it gives."""
+    path = files.report("txt")
+    try:
+        report = read(content(files.report("json"), DOCUMENT_MOST))
+        is_ours = holds(path, text.rendered(list(overview.blocks(report))).encode())
+    except (OSError, BadInput):
+        is_ours = False
+    if not is_ours:
+        set_aside_any([path], stamp())
+
+
+@dataclass(slots=True)
+class _Theirs:
+    """Results of another program, and the tasks that they answer. `unknown` users have no task, `cut` ones not all
+    steps of it, and `failed` ones answers that are failures of the endpoint: `failures` has their scores."""
+
+    files: RunFiles
+    benchmark: Benchmark
+    importer: Importer
+    index: TaskIndex
+    unknown: int = 0
+    cut: int = 0
+    failed: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    scores: ReportScores = field(init=False)
+    failures: ReportScores = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scores, self.failures = (ReportScores(self.benchmark, self.files.subset, self.index) for _ in range(2))
+
+    def records(self, beat: Callable[[], None]) -> Iterator[JSON]:
+        """Yield the records, those with a whole task measured again and scored; call `beat` before each."""
+        seen = np.zeros(len(self.index), np.bool_)
+        for number, line in enumerate(lines(self.files.results), 1):
+            beat()
+            if not line.text:
+                continue
+            where = Where(str(self.files.results), number)
+            data = self.importer.record(line.text, where)
+            position = self.index.find(str(data["user_id"]))
+            if position is None:
+                self.unknown += 1
+                yield data
+                continue
+            if seen[position]:
+                raise BadInput(f"{where}: field user_id: duplicate user")
+            seen[position] = True
+            task = parse(self.benchmark, self.index.read(position), self.index.where(position), self.files.subset)
+            if self.importer.is_partial(task, data):
+                self.cut += 1
+            else:
+                data = rescored(self.benchmark, task, data)
+                self.outcomes.update(self.benchmark.records.outcomes(data))
+                if self.importer.has_failed(data):
+                    self.failed += 1
+                    add(data, self.failures)
+                else:
+                    data = data | {"task": self.index.digest(position), "format": RECORD_FORMAT}  # not the author's own
+                    add(data, self.scores)
+            yield data
+        self.scores.flush()
+        self.failures.flush()
+
+    def notes(self) -> tuple[str, ...]:
+        left_out = {
+            "are not in the tasks file and are not scored.": self.unknown,
+            "lack steps of their tasks, or have one twice, and are not scored.": self.cut,
+            "have failures of the endpoint, and are not scored; the report has figures with them, too.": self.failed,
+        }
+        excluded = (f"{number} of its users {why}" for why, number in left_out.items() if number)
+        return (*self.importer.notes(self.outcomes), *excluded)
+
+
+def with_failures(report: Report, of_all: Report) -> Report:
+    """Return a report of another program's results with the figures `of_all`, in which failures count as empty."""
+    user, units = report.user, report.units
+    table = Table(
+        ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
+        tuple(
+            (*overview.row(units[name], of)[:3], str(of.users), *overview.row(units[name], of_all.values[name])[2::2])
+            for name, of in overview.shown(report).items()
+        ),
+    )
+    words = (
+        f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint. The program that "
+        "wrote them counts each as an empty answer; so do the figures under `with`, and no others in this report."
+    )
+    sections = Heading("With failures as empty answers"), Paragraph(words), table, *report.sections
+    details = {**report.details, "with_failures": msgspec.to_builtins(of_all.values)}
+    return msgspec.structs.replace(report, sections=sections, details=details)

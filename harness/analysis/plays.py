@@ -1,0 +1,152 @@
+"""Users of a saved run with the requests and replies that their records were made of: each is played again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.analysis.replies import Replies
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks.rendering import quotes
+from harness.benchmarks.tasks import parse
+from harness.client.request_body import Sampling
+from harness.engine.files import index_file
+from harness.engine.play import play
+from harness.engine.replay import ReplayMiss, replaying
+from harness.errors import AgentFailed
+from harness.model import JSON, Block, Completion, Heading, Message, Paragraph, Quote, Request
+from harness.options.plan import sampling_again
+from harness.store.run import completion_of
+from harness.store.tasks import TaskIndex
+from harness.ui.streams import tell
+from harness.ui.words import plural
+
+COST = ("requests", "prompt_tokens", "completion_tokens", "seconds")
+"""What replies add up to, by the names that rows have; seconds are those of the tries that succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request and its reply; `line` is that of the file of responses."""
+
+    request: Request
+    completion: Completion
+    line: JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The exchanges of one user in their order. `reads` are the sizes of the groups that each gave one answer; empty
+    where the benchmark does not show them."""
+
+    exchanges: tuple[Exchange, ...]
+    reads: tuple[int, ...]
+
+    def groups(self, rows: int) -> list[tuple[Exchange, ...]]:
+        """Return the exchanges of each of a user's rows. Where their numbers do not fit, as with a whole day in one
+        reply, they are all in the first row's, so that sums over rows are right."""
+        if len(self.reads) != rows or sum(self.reads) != len(self.exchanges):
+            return [self.exchanges, *[()] * (rows - 1)][:rows]
+        ends = [sum(self.reads[: at + 1]) for at in range(rows)]
+        return [self.exchanges[end - size : end] for end, size in zip(ends, self.reads, strict=True)]
+
+
+class Plays:
+    """Plays the users of a run again. `diverged` counts those whose saved responses do not give their records."""
+
+    def __init__(self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, loop: asyncio.Runner) -> None:
+        self.benchmark = benchmark
+        self.diverged = 0
+        self._run, self._index, self._loop = run, index, loop
+        self._sampling = sampling_again(run.manifest)
+        self._replies = Replies(run.files.responses, index.of, lambda: None)
+        deque(self._replies.findings(), maxlen=0)  # reads them all; what is wrong with lines is for `verify`
+
+    def of(self, record: JSON) -> Transcript | None:
+        """Return the exchanges of a record's user, None if these are not known."""
+        position = self._index.current(record)
+        played = None if position is None else self._played(position, record)
+        self.diverged += played is None
+        return played
+
+    def _played(self, position: int, record: JSON) -> Transcript | None:
+        task = parse(self.benchmark, self._index.read(position), self._index.where(position), self._run.files.subset)
+        lines = self._replies.lines(position)
+        repeat = self._index.repeat(position)
+        return self._loop.run(transcript(self.benchmark, self._sampling, task, repeat, lines, record))
+
+
+async def transcript(
+    benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, lines: Iterable[JSON], record: JSON
+) -> Transcript | None:
+    """Play a user again from the `lines` of its responses; return its exchanges, None if they do not give its
+    `record`."""
+    saved = {
+        (line["request"], line["nth"]): (completion, line) for line in lines if (completion := completion_of(line))
+    }
+    of_completion, exchanges = {id(completion): line for completion, line in saved.values()}, list[Exchange]()
+    replayed = replaying(sampling.of_repeat(repeat), {key: completion for key, (completion, _) in saved.items()})
+
+    async def ask(request: Request) -> Completion:
+        completion = await replayed.ask(request)
+        exchanges.append(Exchange(request, completion, of_completion[id(completion)]))
+        return completion
+
+    try:
+        chat = (await play(benchmark, task, ask, repeat)).chat
+    except (ReplayMiss, AgentFailed):
+        return None
+    return Transcript(tuple(exchanges), tuple(chat.reads)) if chat.usage.data == record.get("usage") else None
+
+
+def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
+    """Yield each request with its reply. Messages that continue the conversation before are left out."""
+    before: tuple[Message, ...] = ()
+    for number, each in enumerate(exchanges, 1):
+        messages = each.request.messages
+        same = next((at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b), len(before))
+        blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
+        blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
+        blocks += [Quote(message.role, message.content) for message in messages[same:]]
+        yield [*blocks, *quotes(each.completion, "reply")]
+        before = *messages, Message("assistant", each.completion.shown)
+
+
+@contextmanager
+def opened(run: SavedRun, tasks: Path | None, results: Path) -> Iterator[Plays]:
+    """Open a run's plays; at the end report on stderr how many users diverged. Raise `BadInput` if the run cannot be
+    played: without its tasks, or trust in its code."""
+    benchmark = run.as_it_was(tasks, play=True)
+    path, chosen = run.tasks(tasks), run.manifest.selection
+    with closing(index_file(benchmark, run.files.subset, path, results, chosen)) as index, asyncio.Runner() as loop:
+        plays = Plays(run, benchmark, index, loop)
+        yield plays
+    if plays.diverged:
+        who = plural(plays.diverged, "user")
+        tell(f"{run.label}: {who} could not be played again from the saved responses, and have no tokens or messages")
+
+
+def cost(exchanges: tuple[Exchange, ...]) -> JSON:
+    """Return what replies add up to, by `COST`; tokens are None if the endpoint counted none of any."""
+
+    def total(counts: list[int | None]) -> int | None:
+        return sum(known) if (known := [count for count in counts if count is not None]) or not counts else None
+
+    return {
+        "requests": len(exchanges),
+        "prompt_tokens": total([each.completion.prompt_tokens for each in exchanges]),
+        "completion_tokens": total([each.completion.completion_tokens for each in exchanges]),
+        "seconds": round(sum(seconds(each) for each in exchanges), 4),
+    }
+
+
+def seconds(exchange: Exchange) -> float:
+    """Return the seconds of the try that succeeded; 0 where the line has none."""
+    found: Any = exchange.line.get("seconds")
+    return float(found) if isinstance(found, (int, float)) else 0.0

@@ -1,0 +1,114 @@
+"""The model as agents use it: `await self.llm.atext_request(dialog)` (names as in `agentsociety` 1.5.7)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from harness.benchmarks.dailymobility.agents.interface import Harness, Incomplete
+from harness.benchmarks.parsing import FINAL_REASONS
+from harness.model import Completion, Message, Request
+
+WITHOUT_TEXT = ("tool_call", "failed_generation")
+
+
+class NoReply(ValueError):
+    """A completion without text, for which upstream raises a `ValueError`. `kind` is the reason.
+
+    The model or its provider caused it: an agent may catch it and go on, as upstream.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"no content in the response ({kind})")
+        self.kind = kind
+
+
+def no_reply(completion: Completion) -> str | None:
+    """Return why upstream has no reply in a completion, None where it has one: any text, also an empty one.
+
+    An empty text next to thoughts or a refusal stands for a `null`, which upstream asks for again.
+    """
+    if completion.text:
+        return None
+    if completion.finish_reason in FINAL_REASONS:
+        return completion.finish_reason
+    if completion.refusal:
+        return "refusal"
+    return "empty" if completion.reasoning or completion.finish_reason in WITHOUT_TEXT else None
+
+
+class LLM(Incomplete):
+    def __init__(self, harness: Harness) -> None:
+        self._harness: Harness = harness
+
+    async def atext_request(
+        self,
+        dialog: Sequence[Any],
+        response_format: Any = None,
+        temperature: float | None = 1,
+        max_tokens: int | None = None,
+        top_p: float | None = None,
+        frequency_penalty: float | None = None,
+        presence_penalty: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  (upstream's)
+        retries: int | None = None,
+        tools: Any = None,
+        tool_choice: Any = None,
+    ) -> str:
+        """Return the text of the completion. Raise `NoReply` for one that has none.
+
+        Parameters of sampling are sent, as upstream, unless the run sets them. Time-outs and retries are the run's: the
+        first use of each makes a warning. Tools are not available.
+        """
+        harness = self._harness
+        if _given(tools) and tools:
+            harness.refuse("agent_api", "atext_request(tools=...) is not available here")
+        for name, value in {"timeout": timeout, "retries": retries}.items():
+            if _given(value):
+                harness.warn_once(f"atext_request({name}=...) is ignored: the settings of the run apply")
+        asked: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
+        asked |= {"frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty}
+        asked["response_format"] = response_format
+        form = response_format.get("type") if isinstance(response_format, dict) else None
+        dialog = list(dialog)
+        messages = tuple(_message(each) for each in dialog)
+        full_messages = None
+        if any(set(each) != {"role", "content"} or not isinstance(each["content"], str) for each in dialog):
+            full_messages = _plain([dict(each) for each in dialog])
+        parameters = _plain({name: value for name, value in asked.items() if _given(value)})
+        request = Request(messages, form not in (None, "text"), parameters, full_messages=full_messages)
+        completion = await harness.send(request)
+        if (why := no_reply(completion)) is not None:
+            raise NoReply(why)
+        return completion.text
+
+
+def _given(value: Any) -> bool:
+    """Return whether a parameter was set; the `openai` package has a value of its own for those that were not."""
+    return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as plain JSON. Raise `TypeError` or `ValueError` for what JSON cannot hold.
+
+    The standard library's writer is upstream's: it takes the numbers of numpy that are subclasses of Python's.
+    """
+    return orjson.loads(json.dumps(value, allow_nan=False))
+
+
+def _message(given: Any) -> Message:
+    """Return the text of a message: role and content, of a content in parts the parts' texts.
+
+    Whatever else a message has goes into the body by `Request.full_messages`.
+    """
+    role, content = given["role"], given.get("content")
+    if not isinstance(role, str) or not isinstance(content, str | list | tuple | None):
+        raise TypeError(f"expected a message with text as role and content, got {type(content).__name__}")
+    if isinstance(content, list | tuple):
+        content = "\n".join(text for part in content if isinstance(text := part.get("text"), str))
+    plain = Message(str.__str__(role), "" if content is None else str.__str__(content))
+    (plain.role + plain.content).encode()  # half a character, which no request can carry, is the agent's error
+    return plain

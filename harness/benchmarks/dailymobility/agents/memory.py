@@ -1,0 +1,210 @@
+"""An agent's memory: its status by key, and a stream of events.
+
+Methods and parameters are those of `agentsociety` 1.5.7. Where upstream searches by embedding, a search here orders by
+the number of words shared with the query: no model, no download, and the same on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from harness.benchmarks.dailymobility.agents.day import Resident
+from harness.benchmarks.dailymobility.agents.interface import UPSTREAM, Harness, Incomplete
+
+MOST_REMEMBERED = 1000
+NOTHING = "Nothing"
+"""The result of a search that finds nothing."""
+
+Found = TypeVar("Found")
+_WORD = re.compile(r"[\u3400-\u9fff]|\w+")
+"""A Chinese character is a word: there are no spaces to go by."""
+
+
+class KVMemory(Incomplete):
+    """Values by key. Reading returns a copy; writing keeps the value itself."""
+
+    def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str]) -> None:
+        """`embedded` are the keys that a search looks at, each with the template of its sentence."""
+        self._harness = harness
+        self._data = data
+        self._embedded = embedded
+
+    async def get(self, key: Any, default_value: Any = None) -> Any:
+        """Raise `KeyError` for an unknown key without default; None is no default, as upstream."""
+        if key in self._data:
+            return deepcopy(self._data[key])
+        if default_value is None:
+            raise KeyError(f"no attribute {key!r} in the memory")
+        return default_value
+
+    async def update(self, key: Any, value: Any, mode: str = "replace") -> None:
+        """`merge` adds to a set, dict, list or deque, and replaces anything else. A new key is written in any mode."""
+        held = self._data.get(key)
+        if key not in self._data or mode == "replace":
+            self._data[key] = value
+        elif mode != "merge":
+            raise ValueError(f"unknown mode of update: {mode!r}")
+        elif isinstance(held, set | dict):
+            held.update(value)
+        elif isinstance(held, list | deque):
+            held.extend(value)
+        else:
+            self._data[key] = value
+
+    async def search(self, query: str, top_k: int = 3, filter: Mapping[str, Any] | None = None) -> str:
+        """Return a line for each of the `top_k` embedded values that share most words with the query.
+
+        `filter` may name a `key`. Each line ends in a space, as upstream.
+        """
+        wanted = (filter or {}).get("key")
+        said = [
+            template.format(self._data[key])
+            for key, template in self._embedded.items()
+            if key in self._data and wanted in (None, key)
+        ]
+        return "\n".join(f"- {each} " for each in nearest(query, said, str)[:top_k]) or NOTHING
+
+    async def export(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Return copies by key, without unknown keys."""
+        return {key: deepcopy(self._data[key]) for key in keys if key in self._data}
+
+
+@dataclass(slots=True)
+class Event:
+    """Something that happened: on which day, at which second of it, in which AOI or on which lane."""
+
+    id: int
+    cognition_id: int | None
+    topic: str
+    location: int
+    description: str
+    day: int
+    t: int
+
+
+class StreamMemory(Incomplete):
+    """The last thousand events, oldest first.
+
+    Upstream's searches find none of them: they ask for a mark that its `add` does not write. `finds` is for what they
+    mean.
+    """
+
+    def __init__(self, harness: Harness, status: KVMemory, finds: bool) -> None:
+        self._harness: Harness = harness
+        self._status = status
+        self._finds = finds
+        self._events: deque[Event] = deque(maxlen=MOST_REMEMBERED)
+        self._next = 0
+
+    async def add(self, topic: str, description: str) -> int:
+        """Add an event that happens now, at the position in the status. Return its number."""
+        position = await self._status.get("position")
+        at = position.get("aoi_position") or position.get("lane_position")
+        day, t = divmod(self._harness.route.tick, 86400)
+        number = self._next
+        self._next += 1
+        location = at.get("aoi_id", at.get("lane_id"))
+        self._events.append(Event(number, None, topic, location, description, day, t))
+        return number
+
+    async def search(
+        self,
+        query: str,
+        topic: str | None = None,
+        top_k: int = 3,
+        day_range: tuple[int, int] | None = None,
+        time_range: tuple[int, int] | None = None,
+    ) -> str:
+        """Return `Nothing`, as upstream, unless events are to be found.
+
+        Then it is a line for each of the `top_k` events that share most words with the query, the latest first. Both
+        ends of a range belong to it. An empty query finds the latest events.
+        """
+        if not self._finds:
+            return NOTHING
+        events = [
+            event
+            for event in reversed(self._events)
+            if (not topic or event.topic == topic)
+            and (not day_range or day_range[0] <= event.day <= day_range[1])
+            and (not time_range or time_range[0] <= event.t <= time_range[1])
+        ]
+        found = nearest(query, events, lambda event: event.description) if query.strip() else events
+        return self._lines(found[:top_k]) or NOTHING
+
+    async def search_today(self, query: str = "", topic: str | None = None, top_k: int = 100) -> str:
+        today = self._harness.route.tick // 86400
+        return await self.search(query, topic, top_k, (today, today))
+
+    async def get_by_ids(self, memory_ids: Iterable[int]) -> str:
+        return self._lines(self._of(memory_ids))
+
+    async def add_cognition_to_memory(self, memory_ids: Iterable[int], cognition: str) -> None:
+        """Add a thought about events, which is an event itself."""
+        thought_of = self._of(memory_ids)
+        number = await self.add("cognition", cognition)
+        for event in thought_of:
+            event.cognition_id = number
+
+    async def get_all(self) -> list[dict[str, Any]]:
+        return [asdict(event) for event in self._events]
+
+    def _of(self, memory_ids: Iterable[int]) -> list[Event]:
+        wanted = set(memory_ids)
+        return [event for event in self._events if event.id in wanted]
+
+    def _lines(self, events: list[Event]) -> str:
+        """Return the events as text, those of the latest step first, and within a step in the order given."""
+        thoughts = {event.id: event.description for event in self._events if event.topic == "cognition"}
+        lines = []
+        for event in sorted(events, key=lambda event: (event.day, event.t), reverse=True):
+            time = f"{event.t // 3600:02d}:{event.t // 60 % 60:02d}:{event.t % 60:02d}"
+            when = f"day: {event.day}, time: {time}, location: {event.location}"
+            lines.append(f"- [{event.topic}]: {event.description} [{when}]")
+            if event.cognition_id is not None and (thought := thoughts.get(event.cognition_id)):
+                lines.append(f"  Related cognition: {thought}")
+        return "\n".join(lines)
+
+
+class Memory(Incomplete):
+    def __init__(
+        self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool = False
+    ) -> None:
+        self._harness = harness
+        self.status = KVMemory(harness, data, embedded)
+        self.stream = StreamMemory(harness, self.status, finds)
+
+
+def first_status(resident: Resident, attributes: Iterable[Any]) -> dict[Any, Any]:
+    """Return a citizen's status before its first step; `attributes` are the agent class's own, with defaults.
+
+    As upstream, a field of the profile that is neither a citizen's nor declared by the class is left out. The agent's
+    `init` adds `id`, and the first step adds what the simulator reports.
+    """
+    known = UPSTREAM["status"] | {each.name: each.default_or_value for each in attributes}
+    known |= {key: value for key, value in resident.profile.items() if key in known and key != "id"}
+    places = {"home": resident.home, "work": resident.work}
+    return {
+        **{key: deepcopy(value) for key, value in known.items()},
+        **{name: {"aoi_position": {"aoi_id": number}} for name, number in places.items()},
+    }
+
+
+def embedded(attributes: Iterable[Any]) -> dict[Any, str]:
+    """Return the keys that a search of the status looks at, each with the template of its sentence."""
+    own = {each.name: each for each in attributes}
+    known = [name for name in UPSTREAM["status"] if name != "social_network" and name not in own]
+    told = [(name, each.embedding_template) for name, each in own.items() if each.whether_embedding]
+    return {name: template or f"My {name} is {{}}" for name, template in [*((name, None) for name in known), *told]}
+
+
+def nearest(query: str, items: Iterable[Found], text: Callable[[Found], str]) -> list[Found]:
+    """Return items that share a word with the query, those that share most first, and of equals the earlier one."""
+    wanted = set(_WORD.findall(query.lower()))
+    shared = [(len(wanted.intersection(_WORD.findall(text(item).lower()))), item) for item in items]
+    return [item for count, item in sorted(shared, key=lambda each: -each[0]) if count]

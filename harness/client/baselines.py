@@ -1,0 +1,126 @@
+"""Baselines as an endpoint of this process: they answer a request as a server would, without a connection.
+
+Token counts are an approximation: half the number of characters, rounded down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import orjson
+from msgspec import Struct
+
+from harness import defaults
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
+from harness.client.replies import completion_of
+from harness.client.transport import Received
+from harness.errors import ConfigurationRefused, Rejected
+from harness.model import JSON
+
+_EMPTY: Mapping[str, Any] = {"object": {}, "array": [], "string": "", "number": 0.0, "integer": 0, "boolean": False}
+
+
+class Call(Struct):
+    """The members of a request that decide an answer."""
+
+    model: str
+    messages: list[JSON]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | list[str] | None = None
+    seed: Any = None
+    response_format: Any = None
+
+
+class Baselines:
+    """A transport to the baselines that ship and those of one benchmark."""
+
+    def __init__(self, cls: type[Benchmark]) -> None:
+        self._models = {**registry.baselines(), **registry.served(cls)}
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        """Answer a request. Raise `Rejected` where a baseline fails, and `ConfigurationRefused` if there is none."""
+        await asyncio.sleep(0)  # no request waits otherwise: signals and displays would wait for the whole run
+        try:
+            call = msgspec.json.decode(body, type=Call)
+        except msgspec.ValidationError as error:
+            raise Rejected("http_400", str(error)) from None
+        if call.model not in self._models:
+            raise ConfigurationRefused(f"no baseline {call.model}; there are {', '.join(self._models)}: check --model")
+        room = call.max_completion_tokens or call.max_tokens
+        text, is_cut = ended(self._answer(call), call.stop or (), room if room and room > 0 else None)
+        prompt = sum([len(message["content"]) for message in call.messages]) // 2
+        reason = "length" if is_cut else "stop"
+        reply = {
+            "model": call.model,
+            "choices": [{"message": {"content": text}, "finish_reason": reason}],
+            "usage": {"prompt_tokens": prompt, "completion_tokens": completion_tokens(text, reason)},
+        }
+        return Received(completion_of(reply), defaults.EMBEDDED)
+
+    def _answer(self, call: Call) -> str:
+        seed = call.seed if type(call.seed) is int else 0
+        try:
+            text = self._models[call.model](call.messages, seed)
+            text.encode()
+            return fitted(text, call.response_format)
+        except Exception as error:  # the author's code; another try would not help
+            why = f"{type(error).__name__}: {error}"
+            raise Rejected("http_400", f"the baseline {call.model} failed: {why}") from None
+
+
+def tokens(text: str) -> int:
+    return len(text) // 2
+
+
+def completion_tokens(text: str, finish_reason: str) -> int:
+    """Return the tokens of a completion. That of an empty one is its end: a model has made it."""
+    return tokens(text) if text or finish_reason != "stop" else 1
+
+
+def ended(text: str, stop: str | Sequence[str], room: int | None) -> tuple[str, bool]:
+    """Return a text up to the first of the `stop` texts and to `room` tokens, and whether it has more tokens."""
+    ends = [text.find(one) for one in ([stop] if isinstance(stop, str) else stop) if one]
+    text = text[: min([end for end in ends if end >= 0], default=len(text))]
+    if room is not None and tokens(text) > room:
+        return text[: 2 * room], True
+    return text, False
+
+
+def fitted(text: str, response_format: Any) -> str:
+    """Return the JSON that is nearest to a text and fits the schema of a response format; the text without one. Raise
+    `ValueError` if the schema is malformed."""
+    schema = response_format
+    for name in ("json_schema", "schema"):
+        schema = schema.get(name) if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or not schema:
+        return text
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    try:
+        return orjson.dumps(_fitting(value, schema)).decode()
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _fitting(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return a value as a schema has it: what does not fit becomes the first value of its enum, or an empty one."""
+    if "enum" in schema:
+        return next((one for one in schema["enum"] if str(one) == str(value)), schema["enum"][0])
+    kind = schema.get("type")
+    empty = _EMPTY.get(kind, value) if isinstance(kind, str) else value
+    if type(value) is not type(empty) and not (kind == "number" and type(value) is int):
+        value = empty
+    if kind == "object":
+        return {name: _fitting(value.get(name), part) for name, part in schema.get("properties", {}).items()} or value
+    if kind == "array":
+        value = value[: schema.get("maxItems")]
+        missing = schema.get("minItems", 0) - len(value)
+        return [_fitting(item, schema.get("items", {})) for item in [*value, *[None] * missing]]
+    return value

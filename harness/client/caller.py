@@ -1,0 +1,480 @@
+"""A request until it is settled: a slot, a try, and after a failure more tries (docs/design.md, section 6).
+
+tenacity is used only once a first try has failed, so that a success pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import anyio
+from tenacity import AsyncRetrying, retry_if_exception_type
+
+from harness.client.health import FailedTries, Health, Limits
+from harness.client.latency import LEAST_BEYOND, Latency
+from harness.client.limiter import Limiter
+from harness.client.replies import Denied, UsedUp
+from harness.client.transport import Received, Transport
+from harness.cost import Reserved
+from harness.errors import EndpointStopped, HarnessError, Rejected, TransportFault
+from harness.model import Load, Reply
+
+FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
+"""Seconds: the upper bounds of the first and of every later pause between tries."""
+WAIT_FOR_AN_ADDRESS = 1.5
+"""Seconds, at most, between tries of an address that has never answered."""
+RETRY = retry_if_exception_type(TransportFault)
+"""One for all: it holds a method of its own, a cycle that only the garbage collector frees."""
+EARLY_TIMER = 0.01
+"""Seconds, at most, by which a timer may fire early."""
+SPREAD = 0.25
+"""Part of a requested wait by which it is longer at most, so that requests with the same one spread out."""
+
+ABANDONED = TransportFault("abandoned", "this try was cancelled")
+"""For the limiter: neither an answer nor a refusal, and possibly billed."""
+SILENT = TransportFault("timeout", "no reply to a request for one token")
+PROBE, OUTAGE = "probe", "outage"
+"""Kinds of the `Notice` of a request for one token, the latter where it was not answered."""
+
+
+class Notice(TransportFault):
+    """For `Warn`: what is no failed try, counted and logged by its kind. `sent` are the bytes of a request of its own,
+    which may be billed."""
+
+    def __init__(self, kind: str, detail: str, sent: int = 0) -> None:
+        super().__init__(kind, detail)
+        self.sent = sent
+
+
+Warn = Callable[[TransportFault, int], None]
+"""Called for every failed or `ABANDONED` try of a request, with its number, and with a `Notice` on one."""
+
+
+class NotNow(Exception):
+    """Raised by what a feature adds to a try that is not to go out now."""
+
+
+class Part(Protocol):
+    """What a feature does about one try."""
+
+    def admitted(self) -> None:
+        """Act once the try has its slot. If it raises, as `NotNow` does, the slot is given back and nothing is sent."""
+        ...
+
+    def ended(self, received: Received | None, fault: TransportFault | None) -> None:
+        """Act on what an admitted try received, or how it failed, before another one can get its slot. Neither is there
+        if the endpoint refused it; both if a probe was sent in its place, and answered."""
+        ...
+
+
+class Attempt(NamedTuple):
+    """One try of a request of a user: its number, what failed before, and its `parts`, the outermost feature's
+    first."""
+
+    body: bytes
+    rank: int
+    user: str
+    number: int
+    warn: Warn
+    tries: FailedTries
+    parts: tuple[Part, ...] = ()
+
+
+class Allowance:
+    """What requests may take in all. By default there is no limit.
+
+    `waiting` are the requests that wait until more is left, by what `held_by` names; the display shows `load` of it.
+    The methods are for requests that go out together, as a group with a `label`, and are answered one by one.
+    """
+
+    held_by: str | None = None
+    waiting = 0
+
+    @property
+    def load(self) -> Load:
+        return ()
+
+    def reserve(self, sizes: Sequence[int]) -> Sequence[Reserved | None]:
+        """Reserve what the first of some requests may take, of so many bytes each: as many as there is room for now.
+
+        Raise `HarnessError` if there will never be room for one.
+        """
+        return [None] * len(sizes)
+
+    def resume(self, reserved: Reserved | None) -> None:
+        """Know of what an earlier process has reserved for a group whose answers come to this one."""
+
+    def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
+        """Count what a request of a group took, for which so much was reserved, None if that is not known."""
+
+    def end(self, label: str, reserved: Reserved | None) -> None:
+        """Give back what was reserved for a group beyond what its requests took."""
+
+
+UNLIMITED = Allowance()
+
+Trying = Callable[[Attempt], Awaitable[Reply]]
+"""Tries a request, when its turn comes. Raises `TransportFault`, and as `Caller.complete` does."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Counts since the start; `requests` counts tries sent, and `backing_off` users that are between two tries."""
+
+    requests: int = 0
+    successes: int = 0
+    retries: int = 0
+    backing_off: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    notices: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class Slot:
+    """The right to send one request: taken once, and given back once with what came of it. It reserves `tokens` of the
+    rates. `is_alone`: it was granted while one request at a time goes out."""
+
+    limiter: Limiter
+    tokens: float
+    is_alone: bool
+
+    def give_back(
+        self, seconds: float, fault: TransportFault | None, used: float | None, completion: float | None = None
+    ) -> None:
+        """End it after so many seconds; `used` are the tokens of the try, None if they are not known."""
+        slots = self.limiter.slots
+        if slots.rates:
+            slots.rates.correct(self.tokens, used, completion, slots.clock())
+        self.limiter.release(seconds, fault, self.is_alone)
+
+
+class Caller:
+    """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
+
+    `trying` is what tries a request, with at most `at_once` tries in flight: by default `attempt`, and one.
+    `allowance` is what requests may take. `probe` is the body of the smallest request, for one token.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        limiter: Limiter,
+        limits: Limits,
+        *,
+        probe: bytes,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.trying: Trying = self.attempt
+        self.at_once = 1
+        self.allowance = UNLIMITED
+        self.traffic = Traffic()
+        self.latency, self.failed_tries = Latency(), Latency()
+        self.limiter = limiter
+        self.health = Health(clock(), limits)
+        self.limits = limits
+        self.rng = rng or random.Random()
+        self.transport = transport
+        self._probe = probe
+        self._clock = clock
+        self._sleep = sleep
+        self._naps: dict[anyio.CancelScope, FailedTries] = {}
+        """Pauses that the endpoint did not request."""
+        self._asked_to_wait: dict[anyio.CancelScope, float] = {}
+        """Until when those last that it did."""
+        self._resting: Counter[str] = Counter()
+        self._in_flight: dict[int, tuple[float, str]] = {}
+        """When each request was sent, oldest first, and whose it is; by its number."""
+
+    async def complete(
+        self, body: bytes, rank: int, user: str, warn: Warn, failed_before: tuple[int, int] = (0, 0)
+    ) -> Reply:
+        """Return the settled reply to one of a user's requests. `failed_before` are its tries that failed in earlier
+        processes: those that may count, and those that may be billed.
+
+        Raise `GaveUp` when the tries are used up, `Rejected` when the endpoint refuses the request,
+        `EndpointStopped` when it will not serve the run.
+        """
+        tries = FailedTries(undecided=failed_before[0], billable=failed_before[1])
+        if tries.undecided:
+            self.health.failed_before(tries)
+        first = Attempt(body, rank, user, 1 + max(failed_before), warn, tries)
+        try:
+            return await self.trying(first)
+        except TransportFault as fault:
+            self._warn(first, fault)
+        return await self._retry(first)
+
+    async def _retry(self, attempt: Attempt) -> Reply:
+        """Make the tries after a failed first one."""
+        tries = attempt.tries
+
+        async def again() -> Reply:
+            nonlocal attempt
+            tries.check(attempt.number, self.limits.max_retries)  # it may have been decided meanwhile
+            attempt = attempt._replace(number=attempt.number + 1)
+            self.traffic.retries += 1
+            try:
+                return await self.trying(attempt)
+            except TransportFault as fault:
+                self._warn(attempt, fault)
+                raise
+
+        async def pause(seconds: float) -> None:
+            await self._pause(tries, attempt.user, seconds)
+
+        retrying = AsyncRetrying(retry=RETRY, wait=lambda state: self._seconds(tries), sleep=pause, reraise=True)
+        await pause(self._seconds(tries))
+        try:
+            return await retrying(again)
+        finally:
+            retrying.iter_state.reset()  # it holds methods of its own, a cycle that only the garbage collector frees
+
+    def _warn(self, attempt: Attempt, fault: TransportFault) -> None:
+        """Report a failed try. Raise why its user fails, if it was the last one."""
+        attempt.warn(fault, attempt.number)
+        attempt.tries.check(attempt.number, self.limits.max_retries)
+
+    async def attempt(self, attempt: Attempt) -> Reply:
+        """Send a request once, when its turn comes; before it a probe, where one is due.
+
+        A try that is cancelled then still counts towards the rates.
+        """
+        body, rank, user, number, warn, tries, parts = attempt
+        limiter, clock = self.limiter, self._clock
+        while True:
+            rates = limiter.slots.rates
+            tokens = rates.estimate(len(body)) if rates else 0.0
+            is_alone = limiter.probing if limiter.at_once(tokens) else await limiter.acquire(rank, tokens)
+            slot = Slot(limiter, tokens, is_alone)
+            if not self._admits(attempt, slot):
+                continue
+            if not is_alone or not self.health.probes_now(clock()):
+                break
+            await self._send_probe(attempt, slot)
+        fault: TransportFault | None = None
+        received: Received | None = None
+        used: float | None = 0.0
+        completion: float | None = None
+        start = clock()
+        place = self.traffic.requests = self.traffic.requests + 1
+        self._in_flight[place] = start, user
+        try:
+            received = await self.transport.send(body, user)
+            used, completion = _used(received)
+            self.answered()
+        except TransportFault as error:
+            fault = error
+            self._failed(slot, tries, fault, start)
+        except EndpointStopped as error:
+            fault = self._refused(error)
+            self._failed(slot, tries, fault, start)
+        except asyncio.CancelledError:
+            fault, used = ABANDONED, None
+            warn(fault, number)
+            raise
+        finally:
+            seconds = clock() - start
+            del self._in_flight[place]
+            for part in parts:
+                part.ended(received, fault)
+            slot.give_back(seconds, fault, used, completion)
+        if received is None:
+            self.failed_tries.add(seconds)
+            assert fault is not None
+            raise fault
+        self.latency.add(seconds)
+        traffic, settled = self.traffic, received.completion
+        traffic.successes += 1
+        traffic.prompt_tokens += settled.prompt_tokens or 0
+        traffic.completion_tokens += settled.completion_tokens or 0
+        return Reply(settled, seconds, number, received.endpoint, received.first_token, sent=len(body))
+
+    def _admits(self, attempt: Attempt, slot: Slot) -> bool:
+        """Return whether a request may use its slot now; else give that back. Raise why its user fails by now."""
+        tries, now = attempt.tries, self._clock()
+        try:
+            tries.check(attempt.number - 1, self.limits.max_retries)
+            if slot.is_alone and (seconds := self.health.seconds_to_spare(tries, now)):
+                self.limiter.probe(seconds)
+                slot.give_back(0.0, ABANDONED, 0.0)
+                return False
+            for part in attempt.parts:
+                part.admitted()
+        except BaseException:
+            slot.give_back(0.0, ABANDONED, 0.0)
+            raise
+        return True
+
+    async def _send_probe(self, attempt: Attempt, slot: Slot) -> None:
+        """Use a request's slot for a probe. Raise `EndpointStopped` if the run ends with it."""
+        received, used = None, None
+        fault: TransportFault | None = SILENT
+        self.traffic.requests += 1
+        try:
+            try:
+                with anyio.move_on_after(self.health.probe(self._clock())):
+                    received = await self.transport.send(self._probe, "")
+                    used, fault = _used(received)[0], None
+            except Rejected:
+                used, fault = 0.0, None  # a server has read it
+            except TransportFault as error:
+                error.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
+                used, fault = 0.0, error
+            except EndpointStopped as error:
+                used, fault = 0.0, self._refused(error)
+            except asyncio.CancelledError:
+                fault = ABANDONED
+                raise
+            if fault is None:
+                self.answered()
+            else:
+                self._concluded(self.health.unanswered, fault, self._clock())
+                self._go_alone()
+        finally:
+            for part in attempt.parts:
+                part.ended(received, fault or (received and SILENT))
+            size = len(self._probe)
+            notice = Notice(PROBE, "answered", size)
+            if fault:
+                kind = PROBE if fault.refusal or fault is ABANDONED else OUTAGE
+                notice = Notice(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
+            attempt.warn(notice, attempt.number)
+            slot.give_back(0.0, ABANDONED, used)
+
+    def answered(self) -> None:
+        """Note that the endpoint has answered something."""
+        if self.health.is_silent:
+            self._wake()
+        self.health.answered(self._clock())
+        if self.limiter.probing:
+            self.limiter.recover()
+
+    def _failed(self, slot: Slot, tries: FailedTries, fault: TransportFault, start: float) -> None:
+        """Draw the conclusions from a failed try, before another request gets its slot."""
+        health = self.health
+        before = health.in_doubt, health.down
+        self._concluded(health.failed, tries, fault, start, self._clock())
+        if slot.is_alone or before != (health.in_doubt, health.down):
+            self._go_alone()
+
+    def _refused(self, error: EndpointStopped) -> TransportFault:
+        """Return a refusal of the configuration as a fault, since another try may pass; raise any other error."""
+        if not isinstance(error, Denied) or isinstance(error, UsedUp):
+            self._stop(error)
+        return TransportFault("denied", str(error), billed=False, refusal=error)
+
+    def _concluded(self, conclude: Callable[..., None], *arguments: Any) -> None:
+        try:
+            conclude(*arguments)
+        except EndpointStopped as error:
+            self._stop(error)
+
+    def _stop(self, error: EndpointStopped) -> NoReturn:
+        self.limiter.close()
+        raise error
+
+    def _go_alone(self) -> None:
+        """Send one request at a time from now on, if that is so."""
+        if self.health.one_at_a_time:
+            self.limiter.probe(self.health.until_next(self._clock()))
+            self._wake()
+
+    @property
+    def oldest(self) -> float | None:
+        """Return the age of the request that is in flight for longest, in seconds; None without any."""
+        return next((self._clock() - start for start, _ in self._in_flight.values()), None)
+
+    def stragglers(self) -> list[tuple[int, str, float]]:
+        """Return the number, user and seconds of each request in flight far beyond the usual, the oldest first."""
+        now, (oldest, _) = self._clock(), next(iter(self._in_flight.values()), (math.inf, ""))
+        if now - oldest <= LEAST_BEYOND or (beyond := self.latency.beyond) is None:
+            return []
+        old = takewhile(lambda item: now - item[1][0] > beyond, self._in_flight.items())
+        return [(place, user, now - start) for place, (start, user) in old if user]
+
+    async def _pause(self, tries: FailedTries, user: str, seconds: float) -> None:
+        """Sleep between two tries. An answer, or an outage, ends a pause that the endpoint did not request."""
+        if seconds:
+            self._resting[user] += 1
+            self.traffic.backing_off = len(self._resting)
+            nap = anyio.CancelScope()
+            assert tries.last is not None
+            if tries.last.retry_after:
+                self._asked_to_wait[nap] = self._clock() + seconds
+            elif not tries.last.asks_to_wait:
+                self._naps[nap] = tries
+            try:
+                with nap:
+                    await self._sleep(seconds)
+            finally:
+                self._naps.pop(nap, None)
+                self._asked_to_wait.pop(nap, None)
+                self._resting[user] -= 1
+                self._resting += Counter()  # drops users without a pause
+                self.traffic.backing_off = len(self._resting)
+        if self.health.needs_probe(tries):
+            self.health.doubt(self._clock())
+            self._go_alone()
+
+    def _seconds(self, tries: FailedTries) -> float:
+        """Return the seconds until a request may be tried again."""
+        health, now = self.health, self._clock()
+        assert tries.last is not None
+        tries.last.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
+        requested = tries.last.retry_after
+        seconds = pause_before(tries.waits + tries.counted + tries.undecided + tries.refused, requested, self.rng)
+        if requested or tries.last.asks_to_wait:
+            return seconds
+        if health.one_at_a_time:
+            return 0.0
+        until_probe = health.until_probe(now)
+        if health.needs_probe(tries) and (health.is_over(tries) or not until_probe):
+            return until_probe and until_probe + EARLY_TIMER
+        if health.is_unreached:
+            seconds = min(seconds, WAIT_FOR_AN_ADDRESS)
+        return min(seconds, health.patience(now))
+
+    def _wake(self) -> None:
+        """End the pauses of those that wait for a probe; while the endpoint is down all wait for a slot."""
+        for nap, tries in self._naps.items():
+            if self.health.down or self.health.needs_probe(tries):
+                nap.cancel()
+
+    @property
+    def pause_left(self) -> float:
+        """Return the seconds until the first request goes that the endpoint has asked to wait, 0 where any is in flight
+        or may go."""
+        limiter, now = self.limiter, self._clock()
+        if limiter.in_flight or limiter.held_by not in (None, "pause"):
+            return 0.0
+        ends = self._asked_to_wait.values() if not limiter.waiting else (now + limiter.delay(),)
+        return max(0.0, min(ends, default=now) - now)
+
+    @property
+    def wait_left(self) -> float:
+        """Return the seconds of `--wait` for the first answer that are left; 0 after it, and where none is awaited."""
+        return self.health.wait_left(self._clock())
+
+
+def pause_before(failures: int, requested: float | None, rng: random.Random) -> float:
+    """Draw the seconds to the next try: those that the endpoint requests, or a quarter more at most; else even up to
+    0.5 s, doubled with each failure after the first, at most 60 s (docs/design.md, section 6)."""
+    if requested:
+        return requested * rng.uniform(1.0, 1.0 + SPREAD)
+    return rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
+
+
+def _used(received: Received) -> tuple[float | None, float | None]:
+    """Return the tokens of a try and of its completion; None if no usage is reported."""
+    prompt, completion = received.completion.prompt_tokens, received.completion.completion_tokens
+    return (None, None) if prompt is None or completion is None else (float(prompt + completion), float(completion))

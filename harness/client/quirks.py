@@ -1,0 +1,329 @@
+"""What one endpoint takes differently from another, and how that is learned from what it refuses.
+
+A request's body has the form of harness/client/request_body.py, whichever endpoint it goes to. A quirk is one change
+of it. It is learned from a refusal that names a parameter, once per endpoint and model, and applies from then on to
+every request (docs/design.md, section 6). quirks.toml has the rules.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.client.error_phrases import searchable
+from harness.client.request_body import SCHEMA_NAME
+from harness.client.transport import Received, Transport
+from harness.errors import BadInput, ConfigurationRefused, EndpointStopped, Rejected, TransportFault
+from harness.model import JSON
+
+Quirks = frozenset[str]
+"""Names in quirks.toml."""
+
+REFUSED = frozenset({"http_400", "http_422"})
+FAILED = frozenset({"http_500", "http_501"})
+"""How llama-cpp-python and older llama.cpp refuse a `response_format`; nothing else is learned from these."""
+SETTLED_UNREAD = frozenset({"content_filter", "context_length"})
+"""Finish reasons of a completion that need not mean that the endpoint took the request's parameters."""
+LONGEST_ENUM = 250
+"""Values: OpenAI bounds the characters of an enum with more, and the number of all values by a multiple of it."""
+WITHOUT_SCHEMA = frozenset({"no_strict_schema", "json_object", "json_schema", "no_response_format"})
+"""Quirks with which requests go out without the benchmark's schema."""
+REQUEST = re.compile(r"\{.*[\"']messages[\"'].*\}", re.DOTALL)
+"""A request that an error quotes: it names every parameter, and none of them is what is wrong."""
+NEAR = r"(?:(?!\. ).){0,60}?"
+"""What may be between a parameter and the phrase about it: no end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quirk:
+    """A rule of quirks.toml, which describes its fields. Patterns match lower case; `re` compiles one at its first use,
+    since most runs meet no refusal."""
+
+    member: str
+    refusal: str
+    sentence: str
+    unless: str | None
+    requires: str
+    undoes: str
+    change: Callable[[JSON], object]
+
+
+def _near(names: list[str], phrases: list[str]) -> str:
+    name, phrase = rf"(?<!\w)(?:{'|'.join(names)})(?!\w)", f"(?:{'|'.join(phrases)})"
+    return f"{name}{NEAR}{phrase}|{phrase}{NEAR}{name}"
+
+
+def _form(body: JSON) -> object:
+    form = body.get("response_format")
+    return form.get("type") if isinstance(form, dict) else None
+
+
+def _is_ours(form: object) -> bool:
+    """Return whether a `response_format` is the schema that a benchmark gave (`request_body`)."""
+    schema = form.get("json_schema") if isinstance(form, dict) else None
+    return isinstance(schema, dict) and schema.get("name") == SCHEMA_NAME and schema.get("strict") is True
+
+
+def _parts(schema: Any) -> Iterator[JSON]:
+    """Yield every object in a schema."""
+    if isinstance(schema, dict):
+        yield schema
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _parts(value)
+
+
+def _any_length(body: JSON) -> None:
+    if _is_ours(body.get("response_format")):
+        for part in _parts(body["response_format"]):
+            if part.get("type") == "array":
+                part.pop("minItems", None)
+                part.pop("maxItems", None)
+
+
+def _short_enums(body: JSON) -> None:
+    if _is_ours(body.get("response_format")):
+        for part in _parts(body["response_format"]):
+            if isinstance(part.get("enum"), list) and len(part["enum"]) > LONGEST_ENUM:
+                del part["enum"]
+
+
+def _not_our_schema(body: JSON) -> None:
+    if _is_ours(body.get("response_format")):
+        _any_object(body)
+
+
+def _any_object(body: JSON) -> None:
+    if _form(body) == "json_schema":
+        body["response_format"] = {"type": "json_object"}
+
+
+def _as_schema(body: JSON) -> None:
+    if _form(body) == "json_object":
+        schema = {"name": "answer", "schema": {"type": "object"}}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+
+
+def _only_with_json_in_prompt(body: JSON) -> None:
+    if _form(body) == "json_object" and not any("json" in text_of(message).lower() for message in body["messages"]):
+        del body["response_format"]
+
+
+def _renamed(body: JSON) -> None:
+    if "max_tokens" in body:
+        body.setdefault("max_completion_tokens", body.pop("max_tokens"))
+
+
+def _streamed(body: JSON) -> None:
+    if body.setdefault("stream", True):
+        body.setdefault("stream_options", {"include_usage": True})
+
+
+def _system_first(body: JSON) -> None:
+    """Put the text of the system messages in front of the first user message."""
+    system = [text_of(message) for message in body["messages"] if message["role"] == "system"]
+    others = [message for message in body["messages"] if message["role"] != "system"]
+    if not system:
+        return
+    first = next((message for message in others if message["role"] == "user"), None)
+    if first is None:
+        others.insert(0, first := {"role": "user", "content": ""})
+    if isinstance(first["content"], str):
+        first["content"] = "\n\n".join([*system, first["content"]]).rstrip()
+    else:
+        first["content"] = [*({"type": "text", "text": text} for text in system), *first["content"]]
+    body["messages"] = others
+
+
+def text_of(message: JSON) -> str:
+    """Return the text of a message; for a content in parts, their JSON."""
+    content = message.get("content", "")
+    return content if isinstance(content, str) else orjson.dumps(content).decode()
+
+
+CHANGES: dict[str, Callable[[JSON], object]] = {
+    "no_array_length": _any_length,
+    "no_long_enum": _short_enums,
+    "no_strict_schema": _not_our_schema,
+    "json_object": _any_object,
+    "json_schema": _as_schema,
+    "json_word": _only_with_json_in_prompt,
+    "max_completion_tokens": _renamed,
+    "stream": _streamed,
+    "no_system_role": _system_first,
+}
+"""Changes of the decoded body; the other quirks remove their member."""
+
+_RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_PHRASES: dict[str, list[str]] = _RULES["phrases"]
+
+
+def _quirk(name: str, rule: dict[str, Any]) -> Quirk:
+    if "refusal" in rule:
+        refusal = "|".join(rule["refusal"])
+    else:
+        refusal = _near(rule["names"], [phrase for group in rule["refused"] for phrase in _PHRASES[group]])
+    unless = "|".join(_PHRASES[rule["unless"]]) if "unless" in rule else None
+    change = CHANGES.get(name, lambda body: body.pop(rule["member"], None))
+    requires, undoes = rule.get("requires", ""), rule.get("undoes", "")
+    return Quirk(rule["member"], refusal, rule["sentence"], unless, requires, undoes, change)
+
+
+QUIRKS: dict[str, Quirk] = {name: _quirk(name, rule) for name, rule in _RULES["quirks"].items()}
+"""By name, in the order in which they are applied to a body, and looked for in a refusal."""
+
+PLAINLY_THE_FORMAT = re.compile(
+    _near(_RULES["quirks"]["json_object"]["names"], [*_PHRASES["not_this_form"], *_PHRASES["not_taken"]])
+)
+"""What an endpoint must say about a response_format if it calls the refusal a failure of its own."""
+
+
+def checked(names: Iterable[str]) -> Quirks:
+    """Return the quirks of these names. Raise `BadInput` for an unknown one."""
+    for name in names if not isinstance(names, str) else (names,):
+        if name not in QUIRKS:
+            raise BadInput(f"{name!r} is no known habit of an endpoint; those known are {', '.join(QUIRKS)}")
+    return frozenset(names)
+
+
+def unwanted(needs_schema: bool) -> Quirks:
+    """Return the quirks that requests must not have, if they need the benchmark's schema."""
+    return WITHOUT_SCHEMA if needs_schema else frozenset()
+
+
+def adapt(body: bytes, quirks: Quirks, stream: bool = False, given: Collection[str] = ()) -> bytes:
+    """Return a request as an endpoint with these quirks takes it; the same object if nothing changes.
+
+    `stream` requests a stream. `given` are the members that the user set by --extra-body, which stay as they are;
+    only `response_format` may be replaced by a weaker one.
+    """
+    if not quirks and not stream:
+        return body
+    request = orjson.loads(body)
+    for name, quirk in QUIRKS.items():
+        free = quirk.member not in given or quirk.member == "response_format"
+        if free and (name in quirks or (stream and name == "stream")):
+            quirk.change(request)
+    adapted = orjson.dumps(request)
+    return body if adapted == body else adapted
+
+
+def learn(
+    known: Quirks, kind: str, words: str, body: bytes, stream: bool = False, given: Collection[str] = ()
+) -> str | None:
+    """Return the quirk that a refusal of an adapted `body` teaches; None if it names nothing that could be changed.
+
+    `body` is the request before it was adapted to what is `known`; `kind` and `words` are the error's kind and detail.
+    """
+    low = searchable(REQUEST.sub("", words))
+    if kind not in REFUSED and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
+        return None
+    sent = adapt(body, known, stream, given)
+    for name, quirk in QUIRKS.items():
+        if quirk.undoes in known or (kind in FAILED and quirk.member != "response_format"):
+            continue
+        if _names(low, quirk, body) and adapt(body, known | {name}, stream, given) != sent:
+            return name
+    return None
+
+
+def _names(low: str, quirk: Quirk, body: bytes) -> bool:
+    """Return whether a refusal names this quirk, and not only by quoting the request's own messages."""
+    found = re.search(quirk.refusal, low)
+    if found is None or quirk.requires not in low or (quirk.unless and re.search(quirk.unless, low)):
+        return False
+    return not any(found[0] in text_of(message).lower() for message in orjson.loads(body)["messages"])
+
+
+class Adapted:
+    """A transport for one endpoint and model that learns its quirks: a refused request is sent again at once, changed.
+
+    A quirk is adopted for every request, and `on_learned` gets it and the endpoint's words, once a request that it
+    changed got through; if the same request is refused all the same, nothing is adopted. Requests that are refused at
+    the start learn concurrently: none waits for the reply to another. `known` are quirks learned before. `stream` is
+    `on`, `off`, or `auto` (for an endpoint that answers in no other way). `given` as for `adapt`. `needs_schema`: the
+    run ends where an endpoint does not take the benchmark's JSON schema.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        known: Iterable[str] = (),
+        stream: str = "auto",
+        on_learned: Callable[[str, str], None] = lambda name, words: None,
+        given: Collection[str] = (),
+        needs_schema: bool = False,
+    ) -> None:
+        self._unwanted = {*unwanted(needs_schema), *(["stream"] if stream == "off" else [])}
+        self.quirks = checked(known) - self._unwanted
+        self.on_learned = on_learned
+        self.transport = transport
+        self._stream = stream
+        self._given = frozenset(given)
+
+    def over(self, transport: Transport) -> Adapted:
+        """Return the same, with the quirks that are known now, over another transport, which does not stream."""
+        needs_schema = self._unwanted >= WITHOUT_SCHEMA
+        return Adapted(transport, self.quirks, "off", self.on_learned, self._given, needs_schema)
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        """Try once, or as often as it takes to learn. Raise what the transport raises.
+
+        Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted, or if it does not take a
+        schema that it must.
+        """
+        quirks = self.quirks
+        try:
+            return await self.transport.send(self._adapted(body, quirks), user)
+        except (Rejected, TransportFault) as refusal:
+            if self._taught(quirks, refusal, body) is None:
+                raise
+            return await self._resend(body, user, refusal, quirks)
+
+    def _adapted(self, body: bytes, quirks: Quirks) -> bytes:
+        on = self._stream == "on"
+        return adapt(body, quirks, on, self._given) if quirks or on else body
+
+    def _taught(self, known: Quirks, refusal: Rejected | TransportFault, body: bytes) -> str | None:
+        name = learn(known, refusal.kind, refusal.detail, body, self._stream == "on", self._given)
+        if name in self._unwanted:
+            if name == "stream":
+                words = f"the endpoint answers in streams only ({refusal.detail}): run with --stream auto"
+                raise EndpointStopped(words) from None
+            words = f"the endpoint does not take the JSON schema ({refusal.detail}): run with --structured auto"
+            raise ConfigurationRefused(words) from None
+        return name
+
+    async def _resend(self, body: bytes, user: str, refusal: Rejected | TransportFault, sent: Quirks) -> Received:
+        """Send a request that was refused as it was `sent`, changed until it gets through; adopt the needed changes."""
+        learned: dict[str, str] = {}
+        while True:
+            quirks = self.quirks | learned.keys()
+            if quirks == sent:  # else other requests have learned in the meantime
+                if (name := self._taught(quirks, refusal, body)) is None:
+                    raise refusal
+                learned[name] = refusal.detail
+                quirks |= {name}
+            sent = quirks
+            try:
+                received = await self.transport.send(self._adapted(body, sent), user)
+            except (Rejected, TransportFault) as another:
+                refusal = another
+                continue
+            if received.completion.finish_reason not in SETTLED_UNREAD or received.completion.text:
+                self._adopt(body, sent, learned)
+            return received
+
+    def _adopt(self, body: bytes, quirks: Quirks, learned: dict[str, str]) -> None:
+        """Adopt those of the learned quirks that the request that got through needed."""
+        sent = self._adapted(body, quirks)
+        needed = [name for name in learned if self._adapted(body, quirks - {name}) != sent]
+        news = [name for name in needed if name not in self.quirks]
+        self.quirks = self.quirks.union(needed)
+        for name in news:
+            self.on_learned(name, learned[name])

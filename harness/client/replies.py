@@ -1,0 +1,476 @@
+"""The meaning of an endpoint's reply: the classes of docs/design.md, section 6. Pure.
+
+`completion` reads a reply with a status from 200 to 299, `refused` any other. Both return a completion if the reply
+settles the request (a provider's content filter and a prompt that is too long do); otherwise they raise the error of
+its class.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from msgspec import structs
+
+from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
+from harness.client import error_phrases as phrases
+from harness.client.error_phrases import error_text, is_error, one_line, says
+from harness.client.requested_wait import requested_wait
+from harness.client.usage import reasoning_tokens, reported_tokens
+from harness.errors import ConfigurationRefused, EndpointStopped, Rejected, TransportFault
+from harness.model import Completion
+
+ONLY_THINKING = "only_thinking"
+"""The finish reason of a reply that was cut off before its answer began: all its tokens went into thoughts."""
+TOOL_CALL, UNCLOSED = "tool_call", "unclosed"
+"""Finish reasons of a reply whose text is the arguments of its only tool call, and of one whose JSON
+has no end: some relays end a stream that broke off behind them like any other (LiteLLM:
+finish_reason `stop`, [DONE])."""
+SETTLED = frozenset({"content_filter", "context_length", "failed_generation", "length"})
+"""Meanings of errors that are finish reasons of an answer without a text."""
+CLIENT_ERRORS = frozenset(status for status in HTTPStatus if status >= 400)
+"""Statuses that a code below 500 may be. Relays have other codes of three digits, with meanings of
+their own."""
+CUT_OFF = ("length", "content_filter")
+PART_MEMBERS = frozenset({"type", "text", "thinking", "annotations", "logprobs"})
+"""Members of a part of a content; an object with any others is the answer itself, decoded."""
+OBJECT = re.compile(r'\{\s*["}]')
+FENCE_ALONE = re.compile(r"\s*(?:```\w*\s*)?")
+REFUSED = "the endpoint refuses the key"
+"""The beginning of a message about the key itself, and not about the account or the country."""
+HALF_PAIR = re.compile("[\ud800-\udfff]")
+MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before that of UTF-16, with which it begins
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+CHARSETS = {
+    **dict.fromkeys(("gbk", "gb2312", "gb18030"), "gb18030"),
+    **{name: name for name in ("big5", "utf-16", "utf-16le", "utf-16be", "utf-32", "utf-32le", "utf-32be")},
+}
+"""Python's codec for the charset of a content type; GB18030 is a superset of the others that are called GB."""
+CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCII)
+JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
+NO_WORDS = "no explanation"
+HTML = re.compile(rb"\s*(?:<!--.{0,500}-->\s*)?<(?:!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
+TO_OPENAI = "this harness speaks OpenAI's chat completions: "
+FOREIGN = {
+    "Anthropic's Messages API": TO_OPENAI
+    + "give the provider's OpenAI-compatible address (https://api.anthropic.com/v1)",
+    "Gemini's own API": TO_OPENAI
+    + "give https://generativelanguage.googleapis.com/v1beta/openai, or your proxy's OpenAI-compatible address",
+    "Ollama's own API": TO_OPENAI + "let the address end in /v1 instead of /api",
+    "OpenAI's Responses API": TO_OPENAI + "let the address end before /responses",
+}
+"""APIs whose replies are known by their members, and what to do about each."""
+JSON_MARKS = re.compile(r'"(?:[^"\\]|\\.)*"?|[{}\[\]]', re.DOTALL)
+"""A string, or the rest of the text that begins like one; a bracket."""
+
+
+class Denied(EndpointStopped):
+    """The endpoint refuses the key, the model or the like. It may be a passing fault, or this one request's doing (a
+    firewall's); hence the run ends with it only if the endpoint answers no other request either."""
+
+
+class UsedUp(Denied):
+    """The account's quota or balance is used up: the run ends at once."""
+
+
+class UnknownModel(Denied, ConfigurationRefused):
+    """The endpoint does not know the model."""
+
+
+def completion(body: bytes, content_type: str = "") -> Completion:
+    """Return the completion in a reply with a status from 200 to 299."""
+    data = decoded(body, content_type)
+    if data is None:
+        if HTML.match(body):
+            raise TransportFault("bad_json", "the reply is an HTML page: check the address", foreign=True)
+        if (first := decoded(body.partition(b"\n")[0])) is not None and (why := _other_api(first)):
+            raise TransportFault("bad_json", why, foreign=True)  # Ollama streams one object a line
+        named = "" if JSON_TYPE.fullmatch(content_type) else f" (its type is {one_line(content_type) or 'not named'})"
+        raise TransportFault("bad_json", f"the reply is not whole JSON{named}")
+    return completion_of(data)
+
+
+def completion_of(data: dict[str, Any]) -> Completion:
+    """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
+    if not data.get("choices"):
+        data = without_envelope(data)
+    choice = _choice(data.get("choices"))
+    error = _error(choice, data)
+    if choice is None or error is not None:
+        return _without_answer(data, error)
+    message = _message(choice)
+    if message is None:
+        raise TransportFault("no_choices", "the reply's choice has no message")
+    refusal, content, reason = message.get("refusal"), message.get("content"), choice.get("finish_reason")
+    usage, model = data.get("usage"), data.get("model")
+    if type(usage) is not dict:
+        usage = {}
+    if reason != "stop":
+        reason = _finish_reason(reason)
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if not thoughts or type(thoughts) is not str:
+        thoughts = None
+    if type(content) is str:
+        text = content
+    else:
+        text, within = _parts(content)
+        thoughts = thoughts or within
+    if not text or text.isspace():
+        text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
+    elif reason != "stop" and reason not in FINAL_REASONS and _is_unclosed(text):
+        reason = UNCLOSED
+    tokens = reported_tokens(usage, has_text=bool(text or thoughts))
+    return Completion(  # by position, which is faster
+        text,
+        reason,
+        tokens.prompt,
+        tokens.completion,
+        model if type(model) is str else None,
+        refusal if type(refusal) is str and refusal else None,
+        thoughts,
+        tokens.cached,
+        tokens.reasoning,
+        tokens.unclear,
+    )
+
+
+def without_envelope(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply with the members of the one in it, if a relay has put that into an object of its
+    own."""
+    inner = (value for value in data.values() if type(value) is dict)
+    return data | next((value for value in inner if type(value.get("choices")) is list), {})
+
+
+def index_of(choice: dict[str, Any]) -> Any:
+    """Return the index of a choice, 0 for one without."""
+    index = choice.get("index")
+    return 0 if not index or index == "0" else index
+
+
+def _choice(choices: Any) -> dict[str, Any] | None:
+    """Return the choice of index 0, since only one was requested; another one that is an answer if that
+    one is none."""
+    listed = choices if type(choices) is list else []
+    objects = [choice for choice in listed if type(choice) is dict]
+    if len(objects) < 2:
+        return objects[0] if objects else None
+    objects.sort(key=lambda choice: index_of(choice) != 0)
+    return next(filter(_is_answer, objects), objects[0])
+
+
+def _is_answer(choice: dict[str, Any]) -> bool:
+    message = _message(choice) or {}
+    is_cut_off = choice.get("finish_reason") in CUT_OFF
+    if choice.get("error") or message.get("refusal") or is_cut_off:
+        return True
+    return bool(_parts(message.get("content"))[0].strip() or _elsewhere(message))
+
+
+def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the message of a choice, also where it is called `delta`, or is the `text` of a
+    completion."""
+    message = choice.get("message") or choice.get("delta")
+    if message and type(message) is dict:
+        return message
+    text = choice.get("text")
+    if type(text) is str:
+        return {"content": text}
+    return {} if type(choice.get("message")) is dict else None
+
+
+def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
+    """Return the error in a choice or beside it; None without."""
+    error = choice.get("error") if choice else None
+    if error and is_error(error):
+        return error
+    error = data.get("error")
+    return error if error and is_error(error) else None
+
+
+def _without_answer(data: dict[str, Any], error: Any = None) -> Completion:
+    """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with status 200.
+
+    A code of three digits is its status; otherwise its words decide.
+    """
+    base = data.get("base_resp")
+    code = base.get("status_code") if type(base) is dict else None
+    if error is None and type(code) is int and code:
+        status: int | None = phrases.BASE_RESP.get(code, 500)
+    else:
+        status = _status(error) or _status(data)
+    words = error_text(data if error is None else error)
+    if error is None and status is None:
+        if why := _other_api(data):
+            raise TransportFault("no_choices", why, foreign=True)
+        if phrases.rule_of(None, phrases.searchable(words)).meaning == "transient":
+            shown = words or one_line(json.dumps(data, ensure_ascii=False))
+            raise TransportFault("no_choices", f"the reply has no choices: {shown}")
+    return _settle(status, words, words, {}, datetime.now(UTC), delay=phrases.retry_delay(data))
+
+
+def _status(error: Any) -> int | None:
+    """Return the status that an error names, None without one."""
+    for name in ("code", "status_code", "status") if type(error) is dict else ():
+        code = str(error.get(name)) if type(error.get(name)) in (str, int) else ""
+        if len(code) == 3 and code.isdecimal() and (int(code) >= 500 or int(code) in CLIENT_ERRORS):
+            return int(code)
+    return None
+
+
+def _finish_reason(reason: Any) -> str | None:
+    """Return OpenAI's word for a finish reason, or the endpoint's own where there is none."""
+    if type(reason) is not str:
+        return None
+    low = reason.lower()
+    if low in phrases.PHRASES["broken_off"]:
+        raise TransportFault("broken_off", f"the endpoint ended its reply with finish_reason {reason}")
+    return phrases.FINISH_REASONS.get(low, reason)
+
+
+def _without_text(
+    message: dict[str, Any], text: str, thoughts: str | None, reason: str | None, usage: dict[str, Any]
+) -> tuple[str, str | None, str | None]:
+    """Return text, thoughts and finish reason of a reply with a blank text.
+
+    No tools are offered, so a tool call is the answer of a model that answers by tool calls. vLLM and
+    SGLang with a reasoning parser put the answer of a model that does not think in the member for
+    thoughts (vllm-project/vllm issues), and all of a reply whose thoughts have no end: the only
+    object there, at its end, is the answer.
+    """
+    if reason == "length" and (thoughts or reasoning_tokens(usage)):
+        return text, thoughts, ONLY_THINKING
+    if reason not in FINAL_REASONS and (answer := _elsewhere(message)):
+        return answer, thoughts, reason if message.get("parsed") else TOOL_CALL
+    if reason in ("stop", None) and thoughts:
+        return _within_thoughts(text, thoughts, reason)
+    is_empty = not (thoughts or message.get("refusal") or message.get("tool_calls"))
+    if is_empty and reason not in FINAL_REASONS and usage.get("completion_tokens") == 0:
+        why = "the reply is empty, and its usage has no completion token"
+        raise TransportFault("no_completion", why)
+    return text, thoughts, reason
+
+
+def _elsewhere(message: dict[str, Any]) -> str:
+    """Return the answer of a message in another member than its content; "" for none.
+
+    That is the parsed answer, or the arguments of the only call if they are an object.
+    """
+    if message.get("parsed"):
+        return _as_text(message["parsed"])
+    calls = message.get("tool_calls") or [{"function": message.get("function_call")}]
+    if type(calls) is list and len(calls) == 1:
+        arguments = arguments_of(calls[0])
+        with suppress(ValueError):
+            if type(orjson.loads(arguments)) is dict:
+                return arguments
+    return ""
+
+
+def arguments_of(call: Any) -> str:
+    """Return the arguments of a tool call, or a piece of them; "" if it has none."""
+    function = call.get("function") if type(call) is dict else None
+    return _as_text(function.get("arguments")) if type(function) is dict else ""
+
+
+def _as_text(value: Any) -> str:
+    """Return a text, or the JSON of an object that came decoded; "" for anything else."""
+    if type(value) is dict:
+        return json.dumps(value, ensure_ascii=False)
+    return value if type(value) is str else ""
+
+
+def _within_thoughts(text: str, thoughts: str, reason: str | None) -> tuple[str, str | None, str | None]:
+    bare = after_thinking(thoughts.strip()) or thoughts
+    start = OBJECT.search(bare)
+    answer = bare[start.start() :].strip().removesuffix("```").rstrip() if start else ""
+    if not is_json(answer):
+        return text, thoughts, reason
+    before = thoughts.rpartition(answer)[0]
+    return (thoughts, None, reason) if FENCE_ALONE.fullmatch(before) else (answer, before, reason)
+
+
+def without_end(reply: Completion) -> Completion:
+    """Return a streamed reply marked as `unclosed` if its JSON has no end, although the stream has one."""
+    if reply.finish_reason != "stop" or not _is_unclosed(reply.text):
+        return reply
+    return structs.replace(reply, finish_reason=UNCLOSED)
+
+
+def _is_unclosed(text: str) -> bool:
+    """Return whether a text stops within an object. A string that has no end, in a text that has one, is a mark that
+    the model forgot to escape."""
+    after = after_thinking(text.strip())
+    answer = text if after is None else after
+    start = answer.find("{")
+    if start < 0:
+        return False
+    with suppress(ValueError):
+        orjson.loads(answer[start:])
+        return False
+    depth = 0
+    for mark in JSON_MARKS.findall(answer, start):
+        if mark[0] == '"':
+            if (len(mark) == 1 or mark[-1] != '"') and answer.rstrip("` \t\r\n").endswith("}"):
+                return False
+        else:
+            depth += 1 if mark in "{[" else -1
+            if depth <= 0:
+                return False  # the first object is whole
+    return depth > 0
+
+
+def _other_api(data: Mapping[str, Any]) -> str | None:
+    """Return which other API a reply seems to be of, and what to do; None for none that is known."""
+    message = data.get("message")
+    kind = data.get("type")
+    if (kind == "message" and type(data.get("content")) is list) or kind in ("message_start", "message_stop"):
+        name = "Anthropic's Messages API"
+    elif type(data.get("candidates")) is list or type(data.get("usageMetadata")) is dict:
+        name = "Gemini's own API"
+    elif type(data.get("done")) is bool and (type(message) is dict or type(data.get("response")) is str):
+        name = "Ollama's own API"
+    elif data.get("object") == "response" and type(data.get("output")) is list:
+        name = "OpenAI's Responses API"
+    else:
+        return None
+    return f"the reply is of {name}: {FOREIGN[name]}"
+
+
+def refused(status: int, headers: Mapping[str, str], body: bytes, now: datetime, request: bytes = b"") -> Completion:
+    """Return what a reply of another status to the body `request` settles; raise the error that it means otherwise."""
+    data = decoded(body, headers.get("Content-Type", ""))
+    words = error_text(data) if data is not None else ""
+    if status == 403 and HTML.match(body):
+        raise Denied(_blocked(status, headers, body))
+    shown = words or one_line(body.decode("utf-8", "replace"))
+    delay = phrases.retry_delay(data)
+    return _settle(status, words, shown, headers, now, request.decode("utf-8", "replace"), delay)
+
+
+def _blocked(status: int, headers: Mapping[str, str], body: bytes) -> str:
+    """Return what a page in place of an API's error means: what stands in front of the endpoint refused the request."""
+    by_cloudflare = headers.get("Server", "").lower() == "cloudflare" or b"cloudflare" in body.lower()
+    return (
+        f"{'Cloudflare' if by_cloudflare else 'a gateway'} in front of the endpoint answers with status {status} "
+        "and an HTML page, which says nothing about the key: it may block this client or this machine's address; try "
+        "from another network, or ask the provider to allow yours"
+    )
+
+
+def _settle(
+    status: int | None,
+    words: str,
+    shown: str,
+    headers: Mapping[str, str],
+    now: datetime,
+    request: str = "",
+    delay: str | None = None,
+) -> Completion:
+    """Judge an error by its status, if it has one, and the endpoint's own `words`; `shown` is for
+    messages alone."""
+    low = phrases.searchable(phrases.without_quotes(words, request))
+    meaning, _, _, billed = phrases.rule_of(status, low)
+    if meaning in SETTLED:
+        return Completion("", meaning)
+    status, shown = status or 502, shown or NO_WORDS
+    kind = f"http_{status}"
+    match meaning:
+        case "used_up" | "payment":
+            why = f"the endpoint says that the account's quota or balance is used up ({shown}): top it up, then go on"
+            raise (Denied if meaning == "payment" else UsedUp)(why)
+        case "unknown_model":
+            raise UnknownModel(f"the endpoint does not know this model ({shown}): check --model")
+        case "region":
+            why = f"the endpoint does not serve the country that this machine is in ({shown}): take another provider"
+            raise Denied(why)
+        case "key":
+            header = "; Azure takes it as a header: --extra-header 'api-key: ...'" if says("azure_key", low) else ""
+            raise Denied(f"{REFUSED} with status {status} ({shown}): check the key and what it may use{header}")
+        case "moved":
+            target = one_line(headers.get("Location", "another address"))
+            raise EndpointStopped(f"the endpoint redirects to {target}: give that address if it is right")
+        case "rate_limit" | "too_large" | "transient":
+            status = {"rate_limit": 429, "too_large": 413}.get(meaning, status)
+            wait = requested_wait(status, headers, now, low, delay)
+            raise TransportFault(f"http_{status}", shown, retry_after=wait, billed=billed)
+        case "no_path":
+            raise TransportFault(kind, shown, unreachable=True)
+    raise Rejected(kind, shown)
+
+
+def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
+    """Return the JSON object of a body; None if it is no object, or not whole. Gemini sends errors as a list of one.
+
+    A body that is whole, and hence billed, is read although orjson refuses it: a bare NaN, a byte order mark, half a
+    surrogate pair, line ends in strings, and bytes that are not UTF-8 do no harm.
+    """
+    try:
+        data = orjson.loads(body)
+    except ValueError:
+        try:
+            data = json.loads(_text(body, content_type), strict=False, object_pairs_hook=without_half_pairs)
+        except (ValueError, RecursionError):
+            return None
+    if type(data) is list and len(data) == 1:
+        (data,) = data
+    return data if type(data) is dict else None
+
+
+def _text(body: bytes, content_type: str) -> str:
+    """Decode a body: UTF-8, or the encoding of its byte order mark or else of its type. Raise `ValueError`.
+
+    The type does not count if the body is UTF-8 all the same: JSON has no other encoding (RFC 8259, section 8.1), and
+    servers write any charset. Some bytes that are not UTF-8 do no harm, but a text of another charset would be
+    gibberish from end to end that looks like an answer.
+    """
+    for mark, codec in MARKS.items():
+        if body.startswith(mark):
+            return body.decode(codec)
+    try:
+        return body.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        charset = CHARSET.search(content_type)
+        name = charset[1].lower() if charset else "utf-8"
+        if name in ("utf-8", "utf8"):
+            return body.decode("utf-8-sig", "replace")
+        if name not in CHARSETS:
+            raise
+        return body.decode(CHARSETS[name])
+
+
+def without_half_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object with texts that a file can hold: half a surrogate pair becomes U+FFFD."""
+    return {name: HALF_PAIR.sub("\ufffd", value) if type(value) is str else value for name, value in pairs}
+
+
+def _parts(content: Any) -> tuple[str, str | None]:
+    """Return text and thoughts of a content: a text, a part, or a list of both; nothing for any other content.
+
+    Mistral's thoughts are a part of type `thinking` that holds parts of type text itself.
+    """
+    if type(content) is str:
+        return content, None
+    if type(content) is dict and not content.keys() <= PART_MEMBERS:
+        return _as_text(content), None
+    texts, thoughts = "", ""
+    for part in content if type(content) is list else [content]:
+        kind = part.get("type") if type(part) is dict else None
+        if kind in ("thinking", "reasoning"):
+            thoughts += _parts(part.get(kind) or part.get("text"))[0]
+        elif type(part) is dict and (kind or part.keys() <= PART_MEMBERS):
+            inner = part.get("text")
+            texts += _as_text(inner.get("value")) if type(inner) is dict else _parts(inner)[0]
+        else:
+            texts += _as_text(part)
+    return texts, thoughts or None

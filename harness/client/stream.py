@@ -1,0 +1,333 @@
+"""A streamed reply, put together into the object that it would have been whole. Pure and synchronous.
+
+Blocks of bytes end anywhere. `Events` finds the server-sent events in them (https://html.spec.whatwg.org/, section
+"Server-sent events"), `StreamedReply` merges their chunks, so that `replies` judges both kinds of reply. It also reads
+what some servers send outside the standard:
+
+- llama.cpp sent an error as a field of its own, `error: {...}` (its pull request 16109), and ends without a blank line;
+- vLLM's `{"object": "error", "message": ...}` has no member `error`; its usage may come with no `choices`;
+- some send a whole `message` at the end, after all the deltas, or usage within the choice;
+- some repeat in each delta all that came before, or send comments as data.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from harness.benchmarks.parsing import is_json
+from harness.client.error_phrases import MESSAGES, is_error
+from harness.client.replies import NO_WORDS, arguments_of, decoded, index_of, without_envelope, without_half_pairs
+from harness.errors import TransportFault
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+DONE = b"[DONE]"
+JSON_BLANKS = b" \t\r\n"
+TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
+"""Members of a message that come in pieces."""
+END_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
+"""Finish reasons of the protocol. Relays send others, such as "null", before the end."""
+MOST_CHOICES, MOST_MEMBERS = 128, 1000
+"""That are kept of a stream: one choice is requested, and what has other members is no completion."""
+LEAST_REPEATS = 3
+"""Deltas of which each repeats all before, so that the last one may be the whole text."""
+
+Event = tuple[bytes, bytes]
+"""Name (empty if there is none) and data of one event."""
+
+
+class Events:
+    """The events of a stream. Bytes without a line end yet are kept in pieces and joined once, however many."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._after_cr = False
+        self._begun = False
+        self._name = b""
+        self._data: list[bytes] = []
+
+    def feed(self, block: bytes) -> list[Event]:
+        """Return the events that end in this block."""
+        if not block:
+            return []
+        if self._after_cr and block[:1] == b"\n":
+            block = block[1:]  # CR and LF of one line end came apart
+        self._after_cr = block[-1:] == b"\r"
+        end = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        if not end:
+            self._pieces.append(block)
+            return []
+        lines = b"".join([*self._pieces, block[:end]]).splitlines()
+        self._pieces = [block[end:]]
+        return self._events(lines)
+
+    def end(self) -> list[Event]:
+        """Return what the end of the body completes: servers omit the last blank line, or even the line's end."""
+        rest = b"".join(self._pieces)
+        self._pieces = []
+        return self._events([rest, b""] if rest else [b""])
+
+    def _events(self, lines: list[bytes]) -> list[Event]:
+        if not self._begun:
+            self._begun = True
+            lines[0] = lines[0].removeprefix(BYTE_ORDER_MARK)
+        found: list[Event] = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    found.append((self._name, b"\n".join(self._data)))
+                    self._data = []
+                self._name = b""
+            elif line.startswith(b"data:"):
+                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            elif line.startswith(b"event:"):
+                self._name = line[6:].strip()
+            elif line.startswith(b"error:"):
+                self._name = b"error"
+                self._data.append(line[6:])
+        return found
+
+
+class _Choice:
+    """The pieces of one choice, or its whole `message`."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self.pieces: dict[str, list[Any]] = {}
+        self.calls: dict[Any, list[str]] = {}
+        self.message: dict[str, Any] | None = None
+        self.finish_reason: Any = None
+
+    def add(self, delta: dict[str, Any]) -> bool:
+        """Add a delta; return whether it has any text or thought."""
+        if calls := delta.get("tool_calls"):
+            self._add_calls(calls)
+        if call := delta.get("function_call"):
+            self._add_calls([{"function": call}])
+        speaks = False
+        for name in TEXTS:
+            piece = delta.get(name)
+            if piece and type(piece) in (str, list, dict):
+                speaks = True
+                pieces = self.pieces.setdefault(name, [])
+                if type(piece) is list:
+                    pieces.extend(piece)
+                else:
+                    pieces.append(piece)
+        return speaks
+
+    def _add_calls(self, calls: Any) -> None:
+        """Add pieces of the arguments of tool calls, each by the index of its call."""
+        for place, call in enumerate(calls if type(calls) is list else ()):
+            if piece := arguments_of(call):
+                index = call.get("index", place)
+                self.calls.setdefault(index if type(index) is int else place, []).append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        message = self.message
+        if message is None:
+            message = {name: _joined(pieces) for name, pieces in self.pieces.items()}
+            if self.calls:
+                calls = [{"function": {"arguments": "".join(pieces)}} for pieces in self.calls.values()]
+                message["tool_calls"] = calls
+        return {"index": self.index, "message": message, "finish_reason": self.finish_reason}
+
+
+class StreamedReply:
+    """One reply as it arrives. Raise `TransportFault` beyond `largest` bytes, and for data that is not JSON.
+
+    `done`: nothing that follows matters. `speaks`: a piece of text or thought has come.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.done = False
+        self.speaks = False
+        self._largest = largest
+        self._size = 0
+        self._events = Events()
+        self._choices: dict[int | str, _Choice] = {}
+        self._rest: dict[str, Any] = {}
+        self._error: Any = None
+        self._model: str | None = None
+        self._usage: dict[str, Any] | None = None
+        self._has_halves = False
+        self._begun = False
+        self._plain: list[bytes] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether a finish_reason has come: the answer is whole then, whatever becomes of the rest of the stream.
+
+        The end of the stream is weaker evidence: relays end every stream alike, also one that broke off behind them.
+        """
+        first = self._choices.get(0) or next(iter(self._choices.values()), None)
+        return first is not None and first.finish_reason in END_REASONS
+
+    def feed(self, block: bytes) -> None:
+        self._size += len(block)
+        if self._size > self._largest:
+            raise TransportFault("too_large", f"the reply is longer than {self._largest >> 20} MB")
+        if not self._begun and (text := block.lstrip(JSON_BLANKS)):
+            self._begun = True
+            self._plain = [] if text.startswith(b"{") else None  # a whole reply under the type of a stream
+        if self._plain is not None:
+            self._plain.append(block)
+            return
+        for name, data in self._events.feed(block):
+            self._take(name, data)
+
+    def whole(self, ended: bool) -> dict[str, Any]:
+        """Return the reply after its last byte (or after `done`), in the form of one that came whole.
+
+        `ended` is whether the body came to its proper end. Raise `TransportFault` if it broke off.
+        """
+        if self._plain is not None:
+            if (data := decoded(b"".join(self._plain))) is None:
+                raise TransportFault("bad_json", "the reply is not whole JSON")
+            return data
+        broke_off = TransportFault("truncated", "the stream broke off")
+        if not self.done:
+            try:
+                for name, event in self._events.end():
+                    self._take(name, event)
+            except TransportFault:  # half an event
+                if not self.finished:
+                    raise broke_off from None
+        if self._error is not None:
+            return self._writable({"error": self._error})
+        if not (self.done or self.finished or (ended if self._choices else self._rest)):
+            raise broke_off
+        found = {**self._rest, "model": self._model, "usage": self._usage}
+        if self._choices:
+            found["choices"] = [choice.whole() for choice in self._choices.values()]
+        return self._writable(found)
+
+    def _writable(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Join the halves of surrogate pairs that chunks had cut apart; replace a half alone, which no file holds."""
+        if not self._has_halves:
+            return found
+        whole: dict[str, Any] = json.loads(json.dumps(found), object_pairs_hook=without_half_pairs)
+        return whole
+
+    def _take(self, name: bytes, data: bytes) -> None:
+        if self.done or not data or data.isspace():
+            return
+        try:
+            chunk = orjson.loads(data)
+        except ValueError:
+            self._take_odd(name, data)
+            return
+        if name == b"error":
+            self._fail(chunk)
+        elif type(chunk) is dict:
+            self._merge(chunk)
+
+    def _take_odd(self, name: bytes, data: bytes) -> None:
+        """Take the end, a comment, several events without a blank line, an error in plain words, or JSON that orjson
+        refuses.
+
+        A bare NaN, half a surrogate pair, and bytes that are not UTF-8 do no harm.
+        """
+        if data.strip() == DONE:
+            self.done = True
+        elif data.lstrip().startswith(b":") and b"\n" not in data:
+            return  # a comment
+        elif name == b"error":
+            self._fail(data.decode("utf-8", "replace"))
+        elif b"\n" in data:
+            for line in data.split(b"\n"):
+                self._take(name, line)
+        else:
+            self._has_halves = True
+            try:
+                chunk = json.loads(data.decode("utf-8", "replace"), strict=False)
+            except (ValueError, RecursionError):
+                raise TransportFault("bad_json", "the stream has data in it that is not JSON") from None
+            if type(chunk) is dict:
+                self._merge(chunk)
+
+    def _fail(self, error: Any) -> None:
+        self.done = True
+        if not self.finished:
+            self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
+
+    def _merge(self, chunk: dict[str, Any]) -> None:
+        if not chunk.get("choices"):
+            chunk = without_envelope(chunk)
+        if (error := chunk.get("error")) and is_error(error):
+            self._fail(chunk)
+            return
+        if self._model is None:
+            self._model = chunk.get("model") or None
+        usage, choices = chunk.get("usage"), chunk.get("choices")
+        if type(usage) is dict:
+            self._usage = usage
+        if type(choices) is list:
+            for choice in choices:
+                if type(choice) is dict:
+                    self._merge_choice(choice)
+        elif chunk.get("object") == "error" or _is_error(chunk):
+            self._fail(chunk)
+        else:
+            if len(self._rest) < MOST_MEMBERS:
+                self._rest |= chunk
+
+    def _merge_choice(self, choice: dict[str, Any]) -> None:
+        index = index_of(choice)
+        key = index if type(index) is int else str(index)
+        merged = self._choices.get(key)
+        if merged is None:
+            if len(self._choices) >= MOST_CHOICES:
+                return
+            merged = self._choices[key] = _Choice(index)
+        delta = choice.get("delta")
+        if type(delta) is dict:
+            self.speaks |= merged.add(delta)
+        elif type(message := choice.get("message")) is dict:
+            merged.message = message
+            self.speaks = True
+        elif type(text := choice.get("text")) is str:
+            self.speaks |= merged.add({"content": text})
+        if (error := choice.get("error")) and is_error(error):
+            self._fail(choice)
+        elif reason := choice.get("finish_reason"):
+            if type(reason) is str and (merged.finish_reason not in END_REASONS or reason in END_REASONS):
+                merged.finish_reason = reason
+            if type(usage := choice.get("usage")) is dict:
+                self._usage = usage
+
+
+def _is_error(chunk: dict[str, Any]) -> bool:
+    """Return whether a chunk without choices is an error that has no member of its own."""
+    words = [chunk[name] for name in MESSAGES if type(chunk.get(name)) is str]
+    return any(words) and is_error(chunk)
+
+
+def looks_streamed(body: bytes) -> bool:
+    """Return whether a body is a stream, whatever its type: servers name the type wrongly, and no JSON begins so."""
+    return body[:64].lstrip().startswith((b"data:", b"event:", b":"))
+
+
+def whole_stream(body: bytes, largest: int, ended: bool) -> dict[str, Any]:
+    """Return the reply in a stream, of which `ended` is as for `whole`. Raise `TransportFault` if it
+    broke off."""
+    reply = StreamedReply(largest)
+    reply.feed(body)
+    return reply.whole(ended)
+
+
+def _joined(pieces: list[Any]) -> Any:
+    """Return a text, or a list of parts if one of the pieces was a part.
+
+    Pieces of which each repeats all before are one text, if that is JSON and their sum is none.
+    """
+    if not all(type(piece) is str for piece in pieces):
+        return [{"type": "text", "text": piece} if type(piece) is str else piece for piece in pieces]
+    text = "".join(pieces)
+    if len(pieces) < LEAST_REPEATS:
+        return text
+    repeats = all(later.startswith(earlier) for earlier, later in pairwise(pieces))
+    return pieces[-1] if repeats and is_json(pieces[-1]) and not is_json(text) else text

@@ -1,0 +1,448 @@
+"""The contract of `harness.benchmark`, as the promises that `check-benchmark` checks.
+
+Each check is a function of a `Subject`. Its first line is the promise; it yields each breach as a sentence that names
+the user or the line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, reduce
+from itertools import cycle, islice
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import orjson
+
+from harness.benchmark import VALID, Benchmark, Means, Task, remark
+from harness.benchmarks import registry, tasks
+from harness.benchmarks import reports as typed
+from harness.benchmarks import settings as own_settings
+from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
+from harness.benchmarks.user_code import described
+from harness.commands.check import line_changes
+from harness.engine import play
+from harness.errors import BadInput, BenchmarkError, HarnessError
+from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
+from harness.reporting.cards import ReportCards
+from harness.reporting.overview import page
+
+FEW = 3
+"""Lines that are changed field by field, and findings reported for one check."""
+
+GARBAGE = ("", "I cannot help with that.", "[]", "{}", '{"x": 1}', '{"x"', "<think>hm</think> {}", "null")
+
+Model = Callable[[], Callable[[Request], str]]
+"""Begins one user: returns what answers its requests. The same requests get the same replies."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One user with one model: the task, the record, and the completions in the order of their requests, by request and
+    number of the same request before."""
+
+    task: Task
+    saved: Mapping[tuple[Request, int], Completion]
+    data: JSON
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: a benchmark on one subset, with lines of its tasks `file` and models by name."""
+
+    benchmark: Benchmark
+    subset: str
+    file: str
+    lines: Sequence[bytes]
+    models: Mapping[str, Model]
+
+    def parse(self, line: bytes, number: int) -> Task:
+        return tasks.parse(self.benchmark, line, Where(self.file, number), self.subset)
+
+    @cached_property
+    def tasks(self) -> list[Task]:
+        return [self.parse(line, number) for number, line in enumerate(self.lines, 1)]
+
+    @cached_property
+    def decoded(self) -> list[JSON]:
+        return [orjson.loads(line) for line in self.lines]
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        return [self.play(task, model) for model in self.models.values() for task in self.tasks]
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return [Record(one.task.key, orjson.loads(orjson.dumps(one.data))) for one in self.trials]
+
+    def play(self, task: Task, model: Model) -> Trial:
+        saved: dict[tuple[Request, int], Completion] = {}
+        played = asyncio.run(play.play(self.benchmark, task, _answering(model, saved)))
+        return Trial(task, saved, play.recorded(self.benchmark, task, played))
+
+    def requests(self, line: bytes, number: int) -> dict[str, list[tuple[Request, int]]]:
+        """Return the requests for the user of a line, by model."""
+        return {name: list(self.play(self.parse(line, number), model).saved) for name, model in self.models.items()}
+
+    def at_once(self, numbers: Sequence[int], model: Model) -> list[JSON]:
+        """Return the records of users of some lines, played at the same time by another instance, then measured."""
+        now = self.benchmark
+        benchmark = type(now)(now.settings, asking=now.asking, folder=now.folder)
+        users = [tasks.parse(benchmark, self.lines[at], Where(self.file, at + 1), self.subset) for at in numbers]
+
+        async def every() -> list[Any]:
+            plays = (play.play(benchmark, task, _answering(model, {})) for task in users)
+            return await asyncio.gather(*plays)
+
+        return [play.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
+
+    def replay(self, trial: Trial) -> JSON:
+        """Return the record of the saved completions. Raise `BenchmarkError` if another request is made."""
+        times = Counter[Request]()
+
+        async def ask(request: Request) -> Completion:
+            made = trial.saved.get((request, times[request]))
+            if made is None:
+                raise BenchmarkError("asks something else when its saved replies are read again")
+            times[request] += 1
+            return made
+
+        again = asyncio.run(play.play(self.benchmark, trial.task, ask))
+        data = play.recorded(self.benchmark, trial.task, again)
+        if times.total() < len(trial.saved):
+            raise BenchmarkError("asks less when its saved replies are read again")
+        return data
+
+
+def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> Ask:
+    """Return the `ask` of one user; it adds to `saved`."""
+    reply, times = model(), Counter[Request]()
+
+    async def ask(request: Request) -> Completion:
+        await asyncio.sleep(0)  # as over a network, others run meanwhile
+        text = reply(request)
+        tokens = sum(len(one.content) for one in request.messages) // 2, len(text) // 2
+        made = saved[request, times[request]] = Completion(text, prompt_tokens=tokens[0], completion_tokens=tokens[1])
+        times[request] += 1
+        return made
+
+    return ask
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a check has found, None for nothing. `waived` is the reason why its findings are no breach: an exception
+    is one all the same."""
+
+    check: str
+    wrong: str | None
+    waived: str | None = None
+
+
+def results(subject: Subject, seen: dict[str, str] | None = None) -> Iterator[Result]:
+    """Yield the result of each check. An exception is a finding.
+
+    A finding is shown once: `seen` has those of earlier checks, and where they were.
+    """
+    seen = {} if seen is None else seen
+    for name, check in CHECKS.items():
+        found, waived = list[str](), subject.benchmark.about.waived.get(name)
+        try:
+            found += islice(check(subject), FEW)
+        except Exception as error:  # the author's code where nothing guards it, or an assumption of a check
+            found.append(str(error) if isinstance(error, HarnessError) else described(error))
+            waived = None
+        earlier = {one: place for one in found for text, place in seen.items() if text in one}
+        new = [one for one in found if one not in earlier]
+        again = [f"fails as {place} does" for place in dict.fromkeys(earlier.values())]
+        seen |= dict.fromkeys(new, f"{subject.subset}, {name}")
+        yield Result(name, "; ".join(new or again) or None, waived)
+        if found and name in FIRST:
+            return
+
+
+def unmade(subject: Subject) -> str | None:
+    """Return which checks prove little because no model gave a valid answer, None if one did."""
+    try:
+        if any(VALID in subject.benchmark.records.outcomes(record.data) for record in subject.records):
+            return None
+    except Exception:  # the author's code or the harness's, which the checks have reported
+        return None
+    return (
+        "no reply made a valid answer: values, statistics and saved answers were checked of invalid ones alone; "
+        "declare `baselines`, or give replies with --replies"
+    )
+
+
+# The promises
+
+
+def declaration(subject: Subject) -> Iterator[str]:
+    """A class declares all that is required, and a report can save it."""
+    if wrong := registry.undeclared(type(subject.benchmark)):
+        yield wrong
+    waived = subject.benchmark.about.waived
+    if unknown := [name for name in waived if name not in CHECKS.keys() - FIRST]:
+        yield f"waived: {unknown[0]} is no check that can be waived: these are {', '.join(CHECKS.keys() - FIRST)}"
+    if bare := [name for name, reason in waived.items() if type(reason) is not str or not reason.strip()]:
+        yield f"waived: {bare[0]}: expected the reason"
+    orjson.dumps(typed.declared(type(subject.benchmark)))
+
+
+def readable(subject: Subject) -> Iterator[str]:
+    """The tasks file has a line, and every line is a task."""
+    if not subject.tasks:
+        yield f"{subject.file} has no line"
+
+
+def settings_again(subject: Subject) -> Iterator[str]:
+    """Settings that are read back from a run's identity are those that it was made of."""
+    benchmark, now = subject.benchmark, subject.benchmark.settings
+    cls: Any = type(benchmark)
+    for name, kind in own_settings.kinds(cls.Settings).items():
+        for value in _other_values(getattr(now, name), kind):
+            try:
+                made = cls(replace(now, **{name: value}), asking=benchmark.asking, folder=benchmark.folder)
+            except (BadInput, ValueError):  # values that the benchmark itself refuses
+                continue
+            identity = orjson.loads(orjson.dumps(made.configuration.identity))
+            if identity == benchmark.configuration.identity:
+                yield f"{name}: {value!r} leaves the identity of a run as it was"
+            if own_settings.of_run(cls, identity, own_settings.files(made.settings)) != made.settings:
+                yield f"{name}: {value!r} is not read back from the identity of a run"
+
+
+def _other_values(now: Any, kind: Any) -> list[Any]:
+    if isinstance(kind, tuple):
+        return [text for text in kind if text != now]
+    if kind is bool:
+        return [not now]
+    return [(now or 0) + 1] if kind in (int, float) else [f"{now or ''}x"] if kind is str else []
+
+
+def no_answer(subject: Subject) -> Iterator[str]:
+    """A user without an answer has values."""
+    for task in subject.tasks:
+        play.check_measure(subject.benchmark, task)
+    yield from ()
+
+
+def bad_lines(subject: Subject) -> Iterator[str]:
+    """A field that is read and missing is refused under its name; of another type it is refused, or can be played."""
+    told = set()
+    for number, line in enumerate(subject.decoded[:FEW], 1):
+        subject.benchmark.parse(watched := tasks.Line(line), subject.subset)
+        for path in line_changes.paths(line):
+            if path not in told and (wrong := _bad_field(subject, number, path, watched.read)):
+                told.add(path)  # a field's other values, and other lines, most likely have the same mistake
+                yield wrong
+
+
+def _bad_field(subject: Subject, number: int, path: tuple[str | int, ...], read: Container[str]) -> str | None:
+    """Return what is wrong once a field of a line is missing, or of another type; None for nothing."""
+    line, name = subject.decoded[number - 1], path[0]
+    try:
+        wrong = _refusal(subject, number, line_changes.without(line, path))
+        if (
+            len(path) == 1
+            and isinstance(name, str)
+            and name in read
+            and wrong is not None
+            and f"field {name}" not in wrong
+        ):
+            return f"line {number} without {name}: the error does not name the field: {wrong}"
+        for value in line_changes.OTHER_TYPES:
+            _refusal(subject, number, line_changes.replaced(line, path, value))
+    except HarnessError as error:
+        return str(error)
+    return None
+
+
+def _refusal(subject: Subject, number: int, line: JSON) -> str | None:
+    """Return the sentence that refuses a line, None for an accepted one, which then can be played and measured."""
+    text = orjson.dumps(line)
+    try:
+        task = subject.parse(text, number)
+    except BadInput as error:
+        return str(error)
+    try:
+        play.check_measure(subject.benchmark, task)
+        subject.play(task, garbage)
+    except HarnessError as error:
+        raise BenchmarkError(f"parse takes line {number} once it is {text.decode():.200}, and then: {error}") from None
+    return None
+
+
+def unreachable_truth(subject: Subject) -> Iterator[str]:
+    """A field that changes the truth of a user changes no request."""
+    pools = line_changes.pools(subject.decoded)
+    for number, line in enumerate(subject.decoded[:FEW], 1):
+        task, text = subject.tasks[number - 1], subject.lines[number - 1]
+        if subject.parse(text, number).truth != task.truth:
+            yield "the truth of one line, parsed twice, is not equal: give its class an __eq__"
+            return
+        before = subject.requests(text, number)
+        for path, copies in line_changes.others(line, pools):
+            other = _other_truth(subject, task, number, copies)
+            after = subject.requests(other, number) if other else before
+            if leaks := [name for name in before if after[name] != before[name]]:
+                yield f"line {number}: {line_changes.path_text(path)} changes the truth and, with {leaks[0]}, a request"
+
+
+def _other_truth(subject: Subject, task: Task, number: int, copies: Sequence[JSON]) -> bytes | None:
+    """Return the first of the copies of a line that has another truth of the same user."""
+    for line in map(orjson.dumps, copies):
+        try:
+            other = subject.parse(line, number)
+        except BadInput:
+            continue
+        if other.truth != task.truth and other.key == task.key:
+            return line
+    return None
+
+
+def values(subject: Subject) -> Iterator[str]:
+    """Every metric is defined for a user. (Playing raises where a value is missing or out of bounds.)"""
+    data = [record.data for record in subject.records]
+    for metric in subject.benchmark.metrics if subject.benchmark.scoring.is_measured else ():
+        if data and all(one["metrics"][metric.name] is None for one in data):
+            yield f"{metric.name} is None for every user"
+
+
+def deterministic_replay(subject: Subject) -> Iterator[str]:
+    """The saved replies of a user give the same record again, without another request."""
+    for one in subject.trials:
+        try:
+            again = subject.replay(one)
+        except HarnessError as error:
+            yield f"user {one.task.key}: {error}"
+            continue
+        if orjson.dumps(again) != orjson.dumps(one.data):
+            yield f"user {one.task.key}: the saved replies give another record than the live ones"
+
+
+def shared_state(subject: Subject) -> Iterator[str]:
+    """Users that one instance plays at the same time have the records that they have alone."""
+    numbers = range(len(subject.lines))
+    for model in subject.models.values():
+        alone = [subject.at_once([number], model)[0] for number in numbers]
+        try:
+            together = subject.at_once(numbers, model)
+        except HarnessError as error:
+            yield f"users share state: played at the same time, {error}"
+            continue
+        for task, one, other in zip(subject.tasks, alone, together, strict=True):
+            if orjson.dumps(one) != orjson.dumps(other):
+                yield (
+                    f"users share state: user {task.key} has another record when others are played at the same time: "
+                    "keep nothing of a user on self"
+                )
+                break
+
+
+def saved_answers(subject: Subject) -> Iterator[str]:
+    """The saved answer of a user, measured again, has the same values."""
+    for one, record in zip(subject.trials, subject.records, strict=True):
+        again = play.rescored(subject.benchmark, one.task, record.data)
+        if orjson.loads(orjson.dumps(again)) != record.data:
+            yield f"user {one.task.key}: the saved answer, measured again, gives other values"
+
+
+def additive_statistics(subject: Subject) -> Iterator[str]:
+    """Neither shards nor order change a figure, and the row of a user does not depend on the others."""
+    benchmark, records = subject.benchmark, subject.records
+    whole, _ = rows_of(benchmark, records)
+    if not _close(whole, np.vstack([rows_of(benchmark, [record])[0] for record in records])).all():
+        yield "statistics: the row of a user depends on the other users that it is computed with"
+    totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
+    figures = figures_of(benchmark, totals)
+    if not _close(figures, np.vstack([figures_of(benchmark, one[None]) for one in totals])).all():
+        yield "figures: a row of the result depends on the other rows of totals"
+    if benchmark.scoring.is_mean:
+        with np.errstate(invalid="ignore"):
+            means = Means().figures(totals)[:, : figures.shape[1]]
+        if not _close(figures, means).all():
+            yield "figures: other than means, and `is_mean` says that they are"
+    Figures(benchmark).uses(whole.shape[1])
+    made = Scorer(benchmark, subject.subset)
+    expected = made.running(made.score(records))
+    for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):
+        shards = [made.score(order[start : start + size]) for start in range(0, len(order), size)]
+        for how, score in {
+            "merged": reduce(made.merge, shards),
+            "merged from the right": reduce(lambda a, b: made.merge(b, a), shards[::-1]),
+            "condensed": reduce(made.merge, map(made.condense, shards)),
+        }.items():
+            found = made.running(score)
+            if wrong := [name for name in expected if not _close(found[name], expected[name])]:
+                yield f"{wrong[0]} is another in shards of {size} users, {how}"
+
+
+def _close(a: Any, b: Any) -> Any:
+    """Return whether numbers or arrays are equal but for rounding; None is NaN, and equals NaN."""
+    a, b = (np.asarray(one, dtype=np.float64) for one in (a, b))
+    return np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)
+
+
+def reports(subject: Subject) -> Iterator[str]:
+    """Report and page can be made of no user, one and all, complete or not; cards can be made."""
+    benchmark = subject.benchmark
+    notes = tuple(filter(None, dict.fromkeys(remark(benchmark, task) for task in subject.tasks)))
+    made = Scorer(benchmark, subject.subset)
+    for records in ([], subject.records[:1], subject.records):
+        for missing in (0, 1):
+            facts = RunFacts(
+                subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
+            )
+            written, _ = made.report(made.score(records), replace(facts, notes=notes))
+            report = typed.read(typed.encoded(written))
+            page(report)
+    cards = ReportCards.of(report, benchmark, posts=False)
+    for one, record in zip(subject.trials, subject.records, strict=True):
+        for task in (one.task, None):
+            cards.card(record.data, task, list(one.saved.values()))
+    yield from ()  # what fails raises
+
+
+CHECKS: Mapping[str, Callable[[Subject], Iterator[str]]] = {
+    "declaration": declaration,
+    "tasks": readable,
+    "settings": settings_again,
+    "no answer": no_answer,
+    "bad lines": bad_lines,
+    "ground truth": unreachable_truth,
+    "values": values,
+    "replay": deterministic_replay,
+    "users": shared_state,
+    "saved answers": saved_answers,
+    "statistics": additive_statistics,
+    "reports": reports,
+}
+FIRST = frozenset({"declaration", "tasks"})
+"""Checks without which no other makes sense."""
+
+
+# Models
+
+
+def garbage() -> Callable[[Request], str]:
+    """Return a model without a usable reply."""
+    return lambda request: GARBAGE[crc32(repr(request).encode()) % len(GARBAGE)]
+
+
+def of_baseline(answer: Baseline) -> Model:
+    return lambda: lambda request: answer([asdict(one) for one in request.messages], 0)
+
+
+def of_replies(texts: Sequence[str]) -> Model:
+    """Return a model that gives these replies to each user in turn."""
+
+    def begun() -> Callable[[Request], str]:
+        left = cycle(texts)
+        return lambda request: next(left)
+
+    return begun

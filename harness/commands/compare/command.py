@@ -1,0 +1,111 @@
+"""`compare`: paired differences between runs, on the users that both have (docs/statistics.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from os import PathLike, fspath
+from pathlib import Path
+from typing import ClassVar
+
+from harness.commands.compare import blocks as compared
+from harness.commands.compare import pairs
+from harness.commands.compare.paired import RESAMPLES
+from harness.commands.parser import called
+from harness.model import JSON, Block
+from harness.option import file_of, option, whole
+from harness.options import options
+from harness.reporting import text, xlsx
+from harness.reporting.outputs import check_free
+from harness.reporting.text import rendered
+from harness.store import atomic
+from harness.ui.console import console
+from harness.ui.streams import show_json, tell
+
+WIDTH_MOST = 120
+FEWEST, MOST = 1000, 1_000_000
+"""Swaps: with fewer, the second digit of a p-value would be random."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Forced, options.AsJson, options.Earlier):
+    examples: ClassVar[Sequence[str]] = (
+        "harness compare deepseek-chat Qwen3-8B",
+        "harness compare deepseek-chat Qwen3-8B --html comparison.html --out comparison.xlsx",
+    )
+    runs: Sequence[str] = options.runs_option("names of two or more runs, or folders", read=None)
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all that both of a pair have)"
+    )
+    resamples: int = option(
+        RESAMPLES,
+        f"swaps of the permutation test, and draws for simultaneous intervals (default: {RESAMPLES})",
+        check=whole(FEWEST, MOST),
+    )
+    out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
+    html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
+
+
+def execute(args: Options) -> int:
+    written = [path for path in (args.out, args.html) if path is not None]
+    check_free(*written, force=args.force)
+    data = _compared(args)
+    blocks = list(compared.blocks(data))
+    if args.out is not None:
+        xlsx.write(args.out, compared.sheets(data))
+    if args.html is not None:
+        from harness.reporting import html
+
+        title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
+        atomic.make_folder(args.html.parent)
+        atomic.write(args.html, html.page(title, blocks).encode("utf-8", "replace"), shared=True)
+    if args.json:
+        show_json(data)
+    else:
+        screen = console()
+        whole = text.rendered(blocks, min(screen.width, WIDTH_MOST))
+        screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
+    for path in written:
+        tell(f"written: {path}")
+    return 0
+
+
+def _compared(args: Options) -> JSON:
+    chosen = pairs.CompareOptions(
+        options.named_runs(args.runs), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
+    )
+    return pairs.compared(chosen, args.resamples)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Findings:
+    """What a command has found, for Python: `data` is what its `--json` prints. As text and in notebooks it is what
+    people are shown."""
+
+    data: JSON
+    blocks: tuple[Block, ...]
+
+    def __repr__(self) -> str:
+        return rendered(list(self.blocks)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+def compare(
+    *runs: str | PathLike[str],
+    subset: str | Sequence[str] | None = None,
+    results_dir: str | Path | None = None,
+    tasks_dir: str | Path | None = None,
+    resamples: int | None = None,
+    benchmark: str | None = None,
+    trust: bool | None = None,
+    settings_file: str | Path | None = None,
+) -> Findings:
+    """Compare runs on the users that they share, with significance tests, as `harness compare` does.
+
+    `runs` are names, folders, or loaded runs. Raise `BadInput`.
+    """
+    data = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
+    return Findings(data, tuple(compared.blocks(data)))

@@ -1,0 +1,72 @@
+"""Play users with a baseline in the model's place, to see the requests that a run would send. Nothing is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from harness.benchmark import Benchmark, Task
+from harness.benchmarks import registry
+from harness.client.quirks import text_of
+from harness.client.request_body import Sampling
+from harness.engine.play import play
+from harness.engine.replay import Asked, Conversation
+from harness.errors import AgentFailed
+from harness.model import Completion
+
+
+class _NoAnswer(Exception):
+    """No baseline answers these messages."""
+
+
+@dataclass
+class Rehearsal:
+    """The requests of one user, with a baseline in the model's place, and the bytes of their replies; `whole` if it
+    answered all of them."""
+
+    key: str
+    steps: int
+    answer: Callable[[Sequence[Mapping[str, Any]]], str]
+    bodies: list[bytes] = field(default_factory=list)
+    replied: int = 0
+    whole: bool = True
+
+    async def settle(self, asked: Asked) -> Completion:
+        self.bodies.append(asked.body)
+        made = Completion(self.answer(orjson.loads(asked.body)["messages"]))
+        self.replied += made.size
+        return made
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all requests; where only the first is known, as if all were like it."""
+        return sum(map(len, self.bodies)) if self.whole else self.steps * sum(map(len, self.bodies[:1]))
+
+
+def rehearsed(benchmark: Benchmark, sampling: Sampling, task: Task, repeat: int, loop: asyncio.Runner) -> Rehearsal:
+    """Return the requests of a user's repeat."""
+    of = Rehearsal(task.key, task.steps, _answerer(benchmark))
+    conversation = Conversation(sampling.of_repeat(repeat), {}, task.steps, of.settle)
+    try:
+        loop.run(play(benchmark, task, conversation.ask, repeat))
+    except (_NoAnswer, AgentFailed):
+        of.whole = False
+    return of
+
+
+def _answerer(benchmark: Benchmark) -> Callable[[Sequence[Mapping[str, Any]]], str]:
+    """Return what answers messages as a baseline of the benchmark does; it raises `_NoAnswer` if none can."""
+    own = next(iter(benchmark.baselines.values()), None)
+
+    def answer(messages: Sequence[Mapping[str, Any]]) -> str:
+        if own is not None:
+            return own(messages, 0)
+        if (name := registry.reader(text_of({**messages[-1]}))) is None:
+            raise _NoAnswer
+        return registry.baselines()[name](messages, 0)
+
+    return answer

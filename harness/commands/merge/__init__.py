@@ -1,0 +1,1 @@
+"""Combine the parts of a run (`merge`)."""

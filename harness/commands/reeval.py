@@ -1,0 +1,49 @@
+"""`reeval`: score saved answers again, without any request; also results of other programs that a feature reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from harness.analysis import rescoring, selection
+from harness.analysis.rescoring import Rescored
+from harness.benchmarks import overview
+from harness.feature import reported
+from harness.option import option
+from harness.options import options
+from harness.ui.console import console
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Earlier, options.Which):
+    reparse: bool = option(False, "start from the saved responses instead of the saved answers", everyday=True)
+    new_prices: bool = option(
+        False, "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
+    )
+
+    providers: Path | None = option(
+        None, "with --new-prices: your own providers file (default: as in `run`)", unit="FILE"
+    )
+
+
+def execute(args: Options) -> int:
+    ours, skipped = selection.find(args)
+    theirs, unnamed = selection.find_imported(args)
+    if not ours and not theirs:
+        raise selection.nothing_found(args)
+    chosen = rescoring.RescoreOptions(
+        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.providers, partial(reported, args)
+    )
+    codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label)
+    more, unread = selection.each(theirs, lambda of: _shown(of.scored_again(chosen)), lambda of: str(of.files.results))
+    return max(skipped, unnamed, *codes, *more, failed, unread)
+
+
+def _shown(made: Rescored) -> int:
+    """Print where the new report is; return an exit code."""
+    files, users = made.files, overview.covered(made.report, "user")
+    summary = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
+    for words in (summary, *made.notes):
+        console().print(words, highlight=False, soft_wrap=True, markup=False)
+    return 0 if made.complete else 1

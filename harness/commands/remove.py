@@ -1,0 +1,45 @@
+"""`remove`: set runs aside. Every file stays in its folder, under another name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from harness.analysis import selection
+from harness.engine.files import stamp
+from harness.errors import BadInput, in_brief
+from harness.feature import own_logs
+from harness.options import options
+from harness.store.run import RunStore, runs_in
+from harness.ui.console import console
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.ResultsFolder):
+    runs: Sequence[str] = options.runs_option("names of runs, their folders under the results")
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+
+
+def execute(args: Options) -> int:
+    _, code = selection.each(list(dict.fromkeys(options.named_runs(args.runs))), lambda name: _remove(name, args), str)
+    return code
+
+
+def _remove(name: str, args: Options) -> None:
+    """Set a run aside on all named subsets, or on none if one of them is in use."""
+    folder, platforms = args.results_dir / name, {word.lower() for word in args.platform or ()}
+    found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
+    if not found:
+        raise BadInput(f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs")
+    made = stamp()
+    with ExitStack() as held:
+        stores = []
+        for files in found:
+            stores.append(RunStore(files, time.time, made, others=own_logs(files)))
+            held.callback(stores[-1].close)
+        for store in stores:
+            store.set_aside_everything()
+    subsets = ", ".join(files.subset for files in found)
+    console().print(f"{name}: {subsets}: set aside as {folder}/*.before-{made}", highlight=False, soft_wrap=True)

@@ -1,0 +1,51 @@
+"""`sample`: write a nested share of tasks files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.benchmarks import registry
+from harness.engine.files import index_file
+from harness.errors import BadInput
+from harness.feature import how_to_get
+from harness.option import option
+from harness.options import options
+from harness.reporting.outputs import check_free
+from harness.store import atomic
+from harness.ui.console import console
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
+    ratio: float = option(words="share of the users, such as 0.2", unit="R", check=options.SHARE)
+    sample_seed: int = options.sample_seed_option("for one seed, larger shares contain smaller ones")
+    platform: Sequence[str] | None = options.platform_option(
+        "one subset; may be repeated (default: all that have tasks)"
+    )
+
+
+def execute(args: Options) -> int:
+    screen = console()
+    cls = registry.find(args.benchmark)
+    subsets, find = options.subsets(cls, args.platform), cls.task_files.file_in
+    files = {name: find(args.tasks_dir, cls.subsets[name]) for name in subsets}
+    there = {name: path for name, path in files.items() if path.exists()}
+    if not there or (args.platform and len(there) < len(files)):
+        absent = ", ".join(str(path) for path in files.values() if not path.exists())
+        raise BadInput(f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir")
+    ending = f"_sub{round(100 * args.ratio)}"
+    made = {name: path.with_name(f"{path.stem}{ending}{path.suffix}") for name, path in there.items()}
+    check_free(*made.values(), force=args.force)
+    benchmark = cls(folder=args.tasks_dir)
+    for subset, path in there.items():
+        if path.suffix == ".json":
+            raise BadInput(f"{path} is a JSON array, and a share is written line by line: use `run --ratio`")
+        index = index_file(benchmark, subset, path, args.results_dir)
+        chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
+        with atomic.replacing(made[subset], shared=True) as file:
+            for position in chosen:
+                file.write(index.read(int(position)) + b"\n")
+        screen.print(f"{made[subset]}: {len(chosen)} of {len(index)} users", soft_wrap=True)
+        index.close()
+    return 0

@@ -1,0 +1,78 @@
+"""`show`: print a user of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.analysis import selection
+from harness.analysis.saved_runs import SavedRun
+from harness.commands.show import users
+from harness.commands.show.users import ShowOptions
+from harness.errors import BadInput, in_brief
+from harness.model import Block, Quote, Verbatim
+from harness.option import RUNS, option, whole
+from harness.options import options
+from harness.reporting.text import rendered
+from harness.ui.console import console
+from harness.ui.streams import show
+
+LISTED = 20
+"""Users in the list, by default."""
+LONG = 2000
+"""Characters of a text that are shown unless all are wanted."""
+NARROWEST = 40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.Earlier):
+    examples: ClassVar[Sequence[str]] = (
+        "harness show gpt-4o-mini",
+        "harness show gpt-4o-mini 1234567890",
+        "harness show gpt-4o-mini 1234567890 --with-posts --full | less",
+    )
+    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    model: str | None = None
+    user: str | None = option(None, "key of a user (default: list the first ones)", position="USER")
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")
+    with_posts: bool = option(
+        False, "show users' posts, and the prompts that quote them: private data, share with care"
+    )
+    full: bool = option(False, "show every request, and each text whole, however long", own=True)
+    limit: int = option(LISTED, f"users in the list (default: {LISTED})", check=whole(1, 1_000_000), own=True)
+
+    @property
+    def runs(self) -> list[str]:
+        return [self.run]
+
+
+def execute(args: Options) -> int:
+    found, skipped = selection.find(args)
+    if not found and not skipped:
+        raise selection.nothing_found(args)
+    printed, code = selection.each(found, lambda run: _print(run, args), lambda run: run.label)
+    if args.user and printed and not any(printed):
+        raise BadInput(f"{args.run} has no user {in_brief(args.user)}: `harness show {args.run}` lists the first ones")
+    return max(skipped, code)
+
+
+def _print(run: SavedRun, args: Options) -> bool:
+    """Print a user of a run, or its first users; return whether there was anything to print."""
+    chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
+    blocks = users.of_user(run, chosen, args.user) if args.user else users.first(run, chosen, args.limit)
+    if blocks:
+        show(rendered(list(_with_lines(blocks, args.full)), max(console().width, NARROWEST)))
+    return bool(blocks)
+
+
+def _with_lines(blocks: Iterable[Block], whole: bool) -> Iterator[Block]:
+    """Yield blocks with quoted texts in their own lines, below their label."""
+    for block in blocks:
+        if isinstance(block, Quote):
+            more = 0 if whole else max(0, len(block.text) - LONG)
+            rest = f"\n… ({more} more characters: --full shows them)" if more else ""
+            text = block.text[: len(block.text) - more]
+            yield Verbatim(f"[{block.label}]\n{text}{rest}")
+        else:
+            yield block

@@ -1,0 +1,30 @@
+"""`stop`: end a run that is being played, as Ctrl-C in its terminal does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.commands.set import one_of
+from harness.commands.watch import OnePlaying
+from harness.engine import control_calls as calls
+from harness.option import RUNS, option
+from harness.options import options
+from harness.ui.streams import show
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(OnePlaying):
+    examples: ClassVar[Sequence[str]] = ("harness stop deepseek-chat",)
+    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+
+
+def execute(args: Options) -> int:
+    with calls.connected(one_of(args)) as call:
+        answer = call.ask("stop")
+    show(
+        f"{args.run}: stopping; requests in flight have {answer.get('seconds', 0):g} seconds. Go on with "
+        f"`harness resume --name {args.run}`"
+    )
+    return 0

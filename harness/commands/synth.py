@@ -1,0 +1,87 @@
+"""`synth`: write synthetic tasks of any size, of a benchmark that can make them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.benchmark import Benchmark, files_needed
+from harness.benchmarks import registry
+from harness.benchmarks.user_code import guarded
+from harness.errors import BadInput, BenchmarkError, in_brief
+from harness.option import POSITIVE, folder, option
+from harness.options import options
+from harness.store.atomic import make_folder, replacing
+from harness.ui.console import console
+
+OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
+"""Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.OneBenchmark):
+    out: Path = option(words="folder to write into", unit="DIR", read=folder)
+    users: int = option(words="users per subset", check=options.POSITIVE_INT)
+    seed: int = option(0, unit="S")
+    platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
+    steps: float | None = option(None, "mean number of steps per user", unit="MEAN", check=POSITIVE)
+
+
+def execute(args: Options) -> int:
+    cls = registry.find(args.benchmark)
+    chosen = options.subsets(cls, args.platform)
+    _free(args.out / file for subset in chosen for file in files_needed(cls, subset))
+    make_folder(args.out)
+    made = _made(cls, args, chosen)
+    _free(args.out / name for name in made)
+    for name, lines in made.items():
+        path = args.out / name
+        make_folder(path.parent)
+        with replacing(path, shared=True) as file:
+            file.writelines(_pieces(cls, name, lines))
+    for subset in chosen:
+        if not (args.out / cls.subsets[subset]).is_file():
+            raise _wrong(cls, f"{cls.subsets[subset]} was not made")
+        console().print(f"{args.out / cls.subsets[subset]}: {args.users} synthetic {cls.about.user}s", soft_wrap=True)
+    return 0
+
+
+def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, Iterable[bytes]]:
+    """Return the content of each file, by path below the folder; nothing if the benchmark wrote its files itself."""
+    make: Any = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
+    taken = inspect.signature(make).parameters
+    given = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
+    for flag, keyword in OPTIONS.items():
+        if given[keyword] is not None and keyword not in taken:
+            raise BadInput(f"--{flag} is no option of {cls.name}")
+    more = {keyword: value for keyword, value in given.items() if value is not None}
+    with guarded(cls, "synthesise"):
+        made = dict(make(args.out, args.users, args.seed, **more) or {})
+    for name in made:
+        if type(name) is not str or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _wrong(cls, f"expected a path below the tasks folder, got {in_brief(name)}")
+    return made
+
+
+def _wrong(cls: type[Benchmark], words: str) -> BenchmarkError:
+    return BenchmarkError(f"benchmark {cls.name}, synthesise: {words}")
+
+
+def _pieces(cls: type[Benchmark], name: str, lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a file, which may be generated as they are written."""
+    with guarded(cls, f"synthesise: {name}"):
+        for piece in lines:
+            if not isinstance(piece, bytes):
+                raise _wrong(cls, f"{name}: expected bytes, got {in_brief(piece)}")
+            yield piece
+
+
+def _free(paths: Iterable[Path]) -> None:
+    """Raise `BadInput` for a file that exists: real tasks must not be overwritten."""
+    for path in paths:
+        if os.path.lexists(path):
+            raise BadInput(f"{path} already exists: give a folder without tasks with --out, or move it away")

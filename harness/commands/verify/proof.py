@@ -1,0 +1,187 @@
+"""Check a run's folder: every line sound, every input user exactly once, metrics equal to a re-score, records what the
+saved responses give, counts of the manifest those of the files.
+
+Not detected: missing lines that will be produced again anyway (responses of users that are not done, records of a run
+that died); missing events in the log, or a missing failure of a user; changes to fields that only the manifest has
+(packages, tuning, times, cost); changes to reports, pages and exports, which `reeval` and `report` make again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from harness.analysis.replies import TORN, Beat, Replies, opened
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark
+from harness.benchmarks.files import open_regular
+from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.tasks import parse
+from harness.client.request_body import Sampling
+from harness.commands.verify.checksums import logs, unlike_manifest
+from harness.engine.play import play, recorded, rescored
+from harness.engine.replay import ReplayMiss, replaying
+from harness.errors import AgentFailed, BadInput, BenchmarkError, in_brief
+from harness.model import JSON, Completion
+from harness.store.log import line_at, unseal
+from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
+from harness.store.run import RECORD_FORMAT, numbered
+from harness.store.tasks import TaskIndex
+
+MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
+"""Errors of a line that has a correct checksum but is not ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayer:
+    """Plays users again from their saved responses."""
+
+    benchmark: Benchmark
+    sampling: Sampling
+    loop: asyncio.Runner
+
+    def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int) -> str | None:
+        """Return how a record differs from what the responses give, None if it does not."""
+        conversation = replaying(self.sampling.of_repeat(repeat), saved)
+        try:
+            made = recorded(self.benchmark, task, self.loop.run(play(self.benchmark, task, conversation.ask, repeat)))
+        except (ReplayMiss, AgentFailed):
+            return "was made of a missing response"
+        ours = {name: data[name] for name in ("task", "format")}
+        expected = {**ours, **numbered(repeat), **orjson.loads(orjson.dumps(made))}
+        names = [name for name in {**expected, **data} if data.get(name, ...) != expected.get(name, ...)]
+        return f"is not what the saved responses give: {', '.join(names)}" if names else None
+
+
+class Check:
+    """The checks of one run, over its files as they are; nothing is changed."""
+
+    def __init__(
+        self, run: SavedRun, benchmark: Benchmark, index: TaskIndex, player: Replayer | None, beat: Beat
+    ) -> None:
+        selection = run.manifest.selection
+        self.expected = index.selected(selection)
+        self.notes: list[str] = []
+        self._run, self._files, self._manifest = run, run.files, run.manifest
+        self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
+        self._replies = Replies(run.files.responses, index.of, beat)
+        self._offsets = np.full(len(index), -1, np.int64)
+        self._numbers = np.zeros(len(index), np.int64)
+        self._failed = np.zeros(len(index), np.bool_)
+
+    @property
+    def done(self) -> Any:
+        """Return a mask of the tasks that have a record."""
+        return self._offsets >= 0
+
+    def findings(self) -> Iterator[str]:
+        yield from self._tasks()
+        yield from logs(self._run, self._replies, self._beat, self._saw_failure)
+        yield from self._results()
+        yield from self._records()
+        yield from self._users()
+        if self._manifest.state != RUNNING:
+            yield from self._counts()
+
+    def _tasks(self) -> Iterator[str]:
+        manifest, index = self._manifest, self._index
+        if manifest.subset != self._files.subset:
+            yield f"{self._files.manifest.name} is of {manifest.subset}"
+        if manifest.tasks["sha256"] != index.sha256:
+            yield f"{index.path} is not the tasks file that this run was made with"
+        elif manifest.tasks["users"] != (users := index.users_in_file):
+            yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {users}"
+        if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
+            yield "the ground truth is not the one that this run was scored with: score it again with `reeval`"
+
+    def _saw_failure(self, data: JSON) -> None:
+        """Note a failed user, if the task is unchanged."""
+        position = self._index.current(data)
+        if position is not None:
+            self._failed[position] = True
+
+    def _results(self) -> Iterator[str]:
+        """Yield torn, duplicate, foreign and misplaced lines; note where each user's record is."""
+        whole, outside, last, complete = hashlib.sha256(), 0, -1, self._manifest.state == COMPLETE
+        for at, number, line, data in opened(self._files.results, self._beat):
+            whole.update(line.text + b"\n")
+            position = None if data is None else self._index.current(data)
+            if data is None:
+                yield f"{at}: {TORN}"
+            elif position is not None:
+                if self._offsets[position] >= 0:
+                    yield f"{at}: user {data['user_id']} has a duplicate record"
+                elif complete and position <= last:
+                    yield f"{at}: user {data['user_id']} is not in the order of the tasks file"
+                self._offsets[position], self._numbers[position], last = line.offset, number, position
+            elif complete:
+                yield f"{at}: user {data.get('user_id')} has no such task"
+            else:
+                outside += 1
+        if outside:
+            self.notes.append(f"{outside} records are of users or tasks that are not in the tasks file")
+        yield from unlike_manifest(self._run, whole.hexdigest())
+
+    def _records(self) -> Iterator[str]:
+        """Yield records that differ from what their answers or responses give."""
+        path = self._files.results
+        if not self.done.any():
+            return  # there may be no file
+        with open_regular(path) as file:
+            for position in map(int, np.flatnonzero(self.done)):
+                self._beat()
+                data = unseal(line_at(file, int(self._offsets[position])))
+                if wrong := self._record(position, data):
+                    yield f"{path.name}, line {self._numbers[position]}: {wrong}"
+
+    def _record(self, position: int, data: JSON) -> str | None:
+        """Return what is wrong with a record, None for nothing."""
+        who = f"user {data['user_id']}"
+        task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
+        try:
+            again = orjson.loads(orjson.dumps(rescored(self._benchmark, task, data)))
+            if data.get("format") != RECORD_FORMAT:
+                return f"the record of {who} is of format {in_brief(data.get('format'))}, not {RECORD_FORMAT}"
+            if again != data:
+                return f"the metrics of {who} differ from a re-score"
+            if data.get("reparse") == "diverged":  # `reeval` marked it, and kept it
+                return None
+            if wrong := self._unlike_responses(task, position, data):
+                return f"the record of {who} {wrong}"
+        except MISSHAPEN as error:
+            return f"the record of {who} cannot be scored again ({error})"
+        return None
+
+    def _unlike_responses(self, task: Any, position: int, data: JSON) -> str | None:
+        try:
+            saved = self._replies.of(position)
+        except MISSHAPEN:
+            return "has a malformed saved response"
+        if self._player is not None:
+            return self._player.wrong(task, data, saved, self._index.repeat(position))
+        requests = data["usage"]["requests"]
+        return None if len(saved) >= requests else f"was made of {requests} responses, and {len(saved)} are there"
+
+    def _users(self) -> Iterator[str]:
+        """Yield input users that are neither recorded nor failed, if the manifest says that all have been played."""
+        state = self._manifest.state
+        if state not in (COMPLETE, INCOMPLETE):
+            return
+        played = self.done if state == COMPLETE else self.done | self._failed
+        for position in np.flatnonzero(self.expected & ~played):
+            yield f"{self._index.where(int(position))}: this user has neither a record nor a failure"
+
+    def _counts(self) -> Iterator[str]:
+        """Yield numbers of the manifest that do not match the files."""
+        expected, users = self.expected | self.done, self._index.users
+        real = {"users": users(expected), "done": users(expected) - users(expected & ~self.done)}
+        real["failed"] = users(self._failed & expected & ~self.done)
+        for name, count in real.items():
+            if (saved := self._manifest.counts.get(name)) != count:
+                yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"

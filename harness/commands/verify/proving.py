@@ -1,0 +1,125 @@
+"""Check a run's folder: under its lock, or without one where nothing may be written (`verify`)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from harness.analysis.replies import Beat
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark, kept_files
+from harness.benchmarks.records import ODD_SHAPE
+from harness.commands.verify import checksums, proof
+from harness.engine.files import index_file
+from harness.errors import BadInput, InUse
+from harness.feature import Foreign
+from harness.model import JSON
+from harness.options.plan import sampling_again
+from harness.store.lock import RunLock, held
+from harness.store.manifest import Selection, load
+from harness.store.tasks import TaskIndex
+from harness.ui import streams
+
+
+def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool) -> JSON:
+    """Check a run; return what was checked, with a sentence per finding.
+
+    `folder` is that of the tasks, None for the run's own; `without_tasks` checks the lines alone.
+    """
+    try:
+        tasks = None if without_tasks else run.tasks(folder)
+    except BadInput as error:
+        raise BadInput(f"{error}, or check its lines alone with --without-tasks") from None
+    with _locked(run) as beat:
+        manifest = load(run.files.manifest)  # read again under the lock
+        if manifest is None:
+            raise BadInput(f"{run.files.manifest} no longer exists")
+        now = replace(run, manifest=manifest)
+        made = _whole(now, tasks, folder, results, beat) if tasks else checksums.without_tasks(now, beat)
+    return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
+
+
+def imported(of: Foreign) -> JSON:
+    """Check the lines of another program's results, which `reeval` scored."""
+    about = {"name": of.name, "subset": of.files.subset, "users": None}
+    if of.report is None:
+        return {**about, "state": "not scored", "records": 0, "findings": [of.remedy], "notes": []}
+    with _locked(of) as beat:
+        records, findings = checksums.imported(of, beat)
+    notes = [f"{checksums.ALONE}; `reeval` scores them again"]
+    return {**about, "state": "scored", "records": records, "findings": findings, "notes": notes}
+
+
+def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:
+    manifest = run.manifest
+    try:
+        benchmark, unplayed = _benchmark_of(run, folder)
+    except ODD_SHAPE as error:
+        raise BadInput(f"{run.files.manifest}: field identity: cannot be used ({error!r})") from None
+    opened = _index(benchmark, run.files.subset, tasks, results, manifest.selection)
+    with closing(opened) as index, asyncio.Runner() as loop:
+        player = proof.Replayer(benchmark, sampling_again(manifest), loop) if unplayed is None else None
+        check = proof.Check(run, benchmark, index, player, beat)
+        findings = list(check.findings())
+    users, records = index.users(check.expected), index.users(check.done)
+    notes = [*filter(None, [unplayed]), *check.notes]
+    return {"users": users, "records": records, "findings": findings, "notes": notes}
+
+
+def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | None]:
+    """Return the benchmark of a run, and why its records cannot be replayed from the saved responses, if so."""
+    was, why = run.manifest.identity, None
+    if run.has_code and not run.trust:
+        why = "playing them again would run the run's own code (--trust)"
+    elif any(path != run.files.folder / name for name, path in checksums.kept(run).items()):
+        why = "its prompt is not in the folder"
+    made = run.as_it_was(folder, play=why is None)
+    if why is None:
+        now = {name: hashlib.sha256(data).hexdigest() for name, data in kept_files(made).items()}
+        if was.get("prompt_version") != made.version or was["files"] != now:
+            why = "its prompt has changed"
+        elif run.manifest.provenance.get("parser_version") != made.about.parser_version:
+            why = "the parser has changed"
+        elif run.manifest.provenance.get("allowed"):
+            why = "it was resumed with other settings"
+    return made, why and f"records were compared with the saved responses by their counts alone: {why}"
+
+
+@contextmanager
+def _locked(run: SavedRun | Foreign) -> Iterator[Beat]:
+    """Lock a run and yield a function to call now and then, which keeps the lock.
+
+    A folder that is read-only, another user's or a link is read without a lock, with a message. Raise `InUse` if
+    another process holds it.
+    """
+    if _is_writable(run.files.folder):
+        lock = RunLock(run.files.lock, time.time)
+        try:
+            yield lock.beat
+        finally:
+            lock.release()
+        return
+    if held(run.files.lock, time.time):
+        raise InUse(f"{run.files.folder} is in use by another process: wait for it, or end it and try again")
+    why = "the folder is a link, another user's, or cannot be written"
+    streams.tell(f"{run.name}, {run.files.subset}: read without a lock: {why}")
+    yield lambda: None
+
+
+def _is_writable(folder: Path) -> bool:
+    """Return whether a folder is this user's own, no link to another one, and can be written."""
+    return not folder.is_symlink() and folder.stat().st_uid == os.geteuid() and os.access(folder, os.W_OK)
+
+
+def _index(benchmark: Benchmark, subset: str, tasks: Path, results: Path, selection: Selection) -> TaskIndex:
+    """Return the index of the tasks, kept under the results folder if that can be written."""
+    with TemporaryDirectory() as elsewhere:
+        is_writable = all(map(_is_writable, (results.resolve(), *results.glob(".index"))))
+        return index_file(benchmark, subset, tasks, results if is_writable else Path(elsewhere), selection)

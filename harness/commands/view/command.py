@@ -1,0 +1,71 @@
+"""`view`: serve the runs of a folder to a browser of this machine, or write them as files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import ClassVar
+
+from harness.commands.view.export import write
+from harness.commands.view.reading import Chosen
+from harness.commands.view.server import serving
+from harness.errors import BadInput
+from harness.option import folder, option, whole
+from harness.options import options
+from harness.ui.streams import show
+from harness.ui.words import plural
+
+PORT_MOST = 65535
+EXPORTED = 200
+"""Users of each run that are written, by default."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.ResultsFolder, options.Forced):
+    examples: ClassVar[Sequence[str]] = (
+        "harness view",
+        "harness view --results-dir shared/results --port 8080",
+        "harness view --export site",
+    )
+    tasks_dir: Path | None = option(
+        None,
+        "where the runs' tasks are now (default: where they were); needed for posts of runs that others made",
+        unit="DIR",
+        read=folder,
+    )
+    with_posts: bool = option(
+        False, "show users' posts, and the prompts that quote them: private data, share with care", everyday=True
+    )
+    port: int = option(
+        0, "port on this machine, 0 for any free one (default: 0)", check=whole(0, PORT_MOST), own=True, everyday=True
+    )
+    export: Path | None = option(
+        None, "write the pages into a new folder instead, as files to host", unit="DIR", once=True, everyday=True
+    )
+    users: int = option(
+        EXPORTED,
+        f"users of each run that --export writes (default: {EXPORTED})",
+        check=whole(0, 1_000_000),
+        own=True,
+    )
+
+
+def execute(args: Options) -> int:
+    if not args.results_dir.is_dir():
+        raise BadInput(f"no folder {args.results_dir}: name the folder of the runs with --results-dir")
+    chosen = Chosen(args.results_dir, args.with_posts, args.tasks_dir)
+    if args.export is None:
+        _serve(chosen, args.port)
+    else:
+        number = write(chosen, args.export, args.users, force=args.force)
+        show(f"{plural(number, 'page')}: {args.export / 'index.html'}")
+    return 0
+
+
+def _serve(chosen: Chosen, port: int) -> None:
+    with serving(chosen, port) as address, suppress(KeyboardInterrupt):
+        show(f"{address}\nOnly who has this address sees the runs. Ctrl-C ends it.")
+        Event().wait()

@@ -1,0 +1,74 @@
+"""`watch`: the dashboard of runs that are being played, in another terminal than theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import ClassVar
+
+from harness.engine import control_calls as calls
+from harness.errors import BadInput, HarnessError
+from harness.model import Snapshots
+from harness.option import RUNS, option
+from harness.options import options
+from harness.store.files import RunFiles, runs
+from harness.ui.console import console
+from harness.ui.progress import display
+
+LOOK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OnePlaying(options.ResultsFolder):
+    """A run that is being played, of which one process may play each subset."""
+
+    run: str | None = option(
+        None, "name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True
+    )
+    platform: Sequence[str] | None = options.platform_option("the process that plays this subset")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(OnePlaying):
+    examples: ClassVar[Sequence[str]] = ("harness watch", "harness watch deepseek-chat")
+
+
+def execute(args: Options) -> int:
+    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none is being played."""
+    if not (playing := _processes(found(args))):
+        raise BadInput(f"no run under {args.results_dir} is being played on this machine by you")
+    with display(console()) as observe, suppress(KeyboardInterrupt):
+        while shown := _snapshots(playing):
+            observe(shown)
+            time.sleep(LOOK_SECONDS)
+    return 0
+
+
+def found(args: OnePlaying) -> list[RunFiles]:
+    """Return the subsets of the run that the options name, of all runs without a name."""
+    subsets = {name.lower() for name in args.platform or ()}
+    return [
+        files
+        for files in runs(args.results_dir)
+        if args.run in (None, files.folder.name) and (not subsets or files.subset in subsets)
+    ]
+
+
+def _processes(named: Sequence[RunFiles]) -> list[RunFiles]:
+    """Return one run of each process that plays any of them."""
+    of_process: dict[int, RunFiles] = {}
+    for files in named:
+        with suppress(HarnessError), calls.connected(files) as call:
+            of_process.setdefault(call.snapshots()[0], files)
+    return list(of_process.values())
+
+
+def _snapshots(playing: Sequence[RunFiles]) -> Snapshots:
+    """Return the last snapshots of processes, of those that have ended none."""
+    made: Snapshots = ()
+    for files in playing:
+        with suppress(HarnessError), calls.connected(files) as call:
+            made += call.snapshots()[1]
+    return made

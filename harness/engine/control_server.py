@@ -1,0 +1,247 @@
+"""A run's side of `watch`, `set` and `stop`: a unix socket next to each run's lock, while the run is played.
+
+The socket has mode 0600 from the start, and only processes of the same user are answered. Only the holder of the lock
+makes one, so one that is there before is a dead process's, and is replaced. Where the file system takes no sockets, or
+the system tells no peer, the run goes on without.
+
+Snapshots are sent when they are asked for. All that a run does for the viewer else is a line in its log every ten
+seconds, from which curves are drawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import orjson
+
+from harness.defaults import AUTO, GRACE_SECONDS
+from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets, tuning_of
+from harness.engine.control_calls import PROGRESS, peer, short, socket_of
+from harness.engine.extension import Extension, Observe
+from harness.engine.lane import Lane, Play
+from harness.engine.run import Run
+from harness.errors import HarnessError, RunStopped
+from harness.model import JSON, Load, Snapshots, SubsetProgress
+from harness.option import options_of
+from harness.options import options
+from harness.options.plan import Plan
+from harness.store.manifest import part_of
+
+PROGRESS_SECONDS = 10.0
+REQUEST_MOST = 1 << 12
+"""Bytes of a request."""
+IDLE_SECONDS = 60.0
+"""How long a connection may say nothing."""
+LIMITS = {one.name: one for one in options_of(options.Session) if one.name in ("concurrency", "rpm", "tpm")}
+"""What can be set: the options of `run`, by name."""
+STOPPED = 130
+"""The exit code of a command that Ctrl-C has stopped."""
+
+
+class Control(Extension):
+    """Listens for each lane that is played."""
+
+    def __init__(self, args: options.Session) -> None:
+        self._plans: dict[int, Plan] = {}
+        self._lanes: dict[Lane, Plan] = {}
+        self._snapshots: Snapshots = ()
+
+    def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
+        self._plans[id(runs[0])] = plan
+        return play
+
+    def joining(self, lane: Lane) -> _History:
+        self._lanes[lane] = self._plans[id(lane.runs[0])]
+        return _History(lane, lambda: self._snapshots)
+
+    @asynccontextmanager
+    async def observing(self, observe: Observe) -> AsyncIterator[Observe]:
+        def kept(snapshots: Snapshots) -> None:
+            self._snapshots = snapshots
+            observe(snapshots)
+
+        async with AsyncExitStack() as held:
+            for lane in self._lanes:
+                for run in lane.runs:
+                    with suppress(OSError):  # no sockets here: the run is played all the same
+                        path = socket_of(run.store.files)
+                        await held.enter_async_context(_listener(path, partial(self._served, lane)))
+            try:
+                yield kept
+            finally:
+                self._lanes, self._plans, self._snapshots = {}, {}, ()
+
+    async def _served(self, lane: Lane, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection."""
+        try:
+            with suppress(OSError, ValueError, TimeoutError):
+                while line := await asyncio.wait_for(reader.readline(), IDLE_SECONDS):
+                    writer.write(orjson.dumps(self._answer(lane, line)) + b"\n")
+                    await asyncio.wait_for(writer.drain(), IDLE_SECONDS)
+        finally:
+            writer.close()
+
+    def _answer(self, lane: Lane, line: bytes) -> JSON:
+        try:
+            asked: Any = orjson.loads(line)
+            match asked["do"]:
+                case "snapshots":
+                    made: Any = msgspec.to_builtins(self._snapshots)
+                    return {"process": os.getpid(), "snapshots": made}
+                case "set":
+                    return self._set(lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None})
+                case "stop":
+                    return _stop(lane)
+        except (ValueError, KeyError, TypeError) as error:
+            return {"refused": f"not understood: {error}"}
+        except HarnessError as error:
+            return {"refused": str(error)}
+        return {"refused": "not understood"}
+
+    def _set(self, lane: Lane, words: Mapping[str, str]) -> JSON:
+        """Change limits; each is text, as `run` takes it."""
+        changes = {name: LIMITS[name].value(text) for name, text in words.items()}
+        changes = {name: None if value == AUTO else value for name, value in changes.items()}
+        if lane.ending is not None or lane.over:
+            return {"refused": "the run is ending"}
+        if not changes:
+            return {"refused": "nothing to set"}
+        if lane.snapshot().load:
+            return {"refused": "its requests go in batches, which have no such limits"}
+        self._lanes = _change_limits(self._lanes, lane, changes)
+        mine = lane.caller.limiter.slots
+        sharing = [one.progress.name for one in self._lanes if one.caller.limiter.slots is mine]
+        return {"limit": mine.limit, "runs": sharing, "part": part_of(lane.runs[0].manifest.selection)[1]}
+
+
+def _change_limits(playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[str, Any]) -> dict[Lane, Plan]:
+    """Change limits of the account that a lane uses, while all these lanes play; return their plans as they are now.
+
+    `changes` are members of `Tuning`: `concurrency`, `rpm` and `tpm`, of a whole run. Of plans that share the account
+    the lower limits count, as at the start. What is changed is logged with each run, and kept in its manifest, so that
+    `resume` goes on with it. Raise `BadInput` or `MachineError` for limits that parts or this machine cannot have;
+    then nothing has changed.
+    """
+    slots = lane.caller.limiter.slots
+    sharing = [one for one in playing if one.caller.limiter.slots is slots]
+    changed = {one: replace(playing[one], tuning=replace(playing[one].tuning, **changes)) for one in sharing}
+    plans = {**playing, **changed}
+    tuning = tuning_of(list(changed.values()))
+    admit_sockets(*sockets(list(plans.values())))
+    if "concurrency" in changes:
+        slots.control = control_of(tuning, slots.limit)
+    if changes.keys() & {"rpm", "tpm"}:
+        slots.rates = rates_of(tuning)
+    for one in sharing:
+        one.limits_changed(tuning.concurrency, changes)
+    slots.pump()
+    slots.wake()
+    return plans
+
+
+class _History:
+    """Logs how far a lane's runs are, for curves (a `Companion`)."""
+
+    load: Load = ()
+
+    def __init__(self, lane: Lane, snapshots: Callable[[], Snapshots]) -> None:
+        self._lane, self._snapshots = lane, snapshots
+
+    async def serve(self) -> None:
+        while True:
+            await anyio.sleep(PROGRESS_SECONDS)
+            self._log()
+
+    def flushed(self) -> None:
+        pass
+
+    def _log(self) -> None:
+        mine = next((one for one in self._snapshots() if one.name == self._lane.progress.name), None)
+        if mine is None:
+            return
+        of: dict[str, SubsetProgress] = {one.subset: one for one in mine.subsets}
+        for run in self._lane.runs:
+            if subset := of.get(run.store.files.subset):
+                run.store.event(
+                    PROGRESS,
+                    done=subset.done,
+                    failed=subset.failed,
+                    steps=subset.steps_done,
+                    scores=dict(subset.scores),
+                    units=dict(subset.units),
+                    rate=round(mine.rate, 3),
+                    latency=None if mine.latency is None else [round(seconds, 3) for seconds in mine.latency],
+                    limit=mine.limit,
+                    in_flight=mine.in_flight,
+                    cost={one.currency: str(one.amount) for one in mine.cost},
+                )
+
+
+def _stop(lane: Lane) -> JSON:
+    """End a run as a first Ctrl-C does: requests in flight may still be answered."""
+    if lane.ending is not None or lane.over:
+        return {"refused": "the run is ending"}
+    for run in lane.runs:
+        run.scores.end()
+    lane.stop(RunStopped(STOPPED), GRACE_SECONDS)
+    return {"stopping": lane.progress.name, "seconds": GRACE_SECONDS}
+
+
+@asynccontextmanager
+async def _listener(
+    path: Path, served: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+) -> AsyncIterator[None]:
+    """Listen at a path. Raise `OSError` where that cannot be: there is a file of that name, or no place for sockets."""
+
+    async def checked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if _is_own(writer):
+            await served(reader, writer)
+        else:
+            writer.close()
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.setblocking(False)
+        os.fchmod(listening.fileno(), 0o600)  # what it is bound to gets this mode at once
+        with short(path) as address:
+            _remove_dead(path)
+            listening.bind(address)
+        made = os.lstat(path)
+        try:
+            os.chmod(path, 0o600, follow_symlinks=False) if stat.S_IMODE(made.st_mode) != 0o600 else None
+            server = await asyncio.start_unix_server(checked, sock=listening, limit=REQUEST_MOST)
+            try:
+                yield
+            finally:
+                server.close()
+        finally:
+            with suppress(OSError):
+                if os.path.samestat(os.lstat(path), made):
+                    os.unlink(path)
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove the socket of a process that died."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+
+
+def _is_own(writer: asyncio.StreamWriter) -> bool:
+    """Return whether the process at the other end is this user's."""
+    connection = writer.get_extra_info("socket")
+    try:
+        return peer(connection) == os.geteuid()
+    except (AttributeError, OSError, struct.error):
+        return False

@@ -1,0 +1,216 @@
+"""The Batch API of OpenAI and those compatible with it: files of requests, and batches that run them within a day.
+
+Source: https://platform.openai.com/docs/api-reference/batch. Each method is one attempt, and raises `TransportFault`,
+`Rejected`, `EndpointStopped` or `MachineError`. An attempt whose answer is lost may have succeeded: `find_file` and
+`find_batch` show whether it has.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+import orjson
+
+from harness.client import replies
+from harness.client.body import Body, whole_body
+from harness.client.error_phrases import error_text, one_line, searchable
+from harness.client.http import LARGEST_REPLY, Client
+from harness.client.transport import Received
+from harness.errors import HarnessError, MachineError, Rejected, TransportFault
+from harness.model import JSON
+
+PATH = "/v1/chat/completions"
+"""What each line of an input file calls, below the provider's root, whatever the base of its address."""
+WINDOW = "24h"
+LABEL = "behavior_harness"
+"""The key of a batch's metadata that holds our own identifier of it."""
+MOST_REQUESTS, MOST_BYTES = 50_000, 200_000_000
+"""Of an input file (https://platform.openai.com/docs/guides/batch)."""
+TOO_MUCH = ("token_limit_exceeded", "enqueued")
+"""Words for more than the account may have enqueued: OpenAI and Azure fail such a batch, others do not create it."""
+ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
+UNANSWERED = frozenset({"batch_cancelled", "batch_expired", "batch_failed"})
+"""Kinds of lines that no model was asked."""
+PAGE = 100
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Requests of a batch: `completed` and `failed` are those that the provider is done with."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A batch as the provider describes it; its results are in the files."""
+
+    id: str
+    status: str = "validating"
+    input_file_id: str | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    request_counts: Counts | None = None
+    metadata: dict[str, Any] | None = None
+    errors: Any = None
+
+    @property
+    def counts(self) -> Counts:
+        return self.request_counts or Counts()
+
+
+class BatchApi:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def upload(self, name: str, content: bytes) -> str:
+        """Upload an input file; return its id."""
+        form = aiohttp.FormData()
+        form.add_field("purpose", "batch")
+        form.add_field("file", io.BytesIO(content), filename=name, content_type="application/jsonl")
+        return _id(await self.call("/files", data=form))
+
+    async def create(self, file: str, label: str) -> Batch:
+        """Create a batch of an uploaded file; `label` is our own identifier of it."""
+        wanted = {
+            "input_file_id": file,
+            "endpoint": PATH,
+            "completion_window": WINDOW,
+            "metadata": {LABEL: label},
+        }
+        return _batch(await self.call("/batches", data=orjson.dumps(wanted)))
+
+    async def get(self, batch: str) -> Batch:
+        return _batch(await self.call(f"/batches/{quote(batch, safe='')}"))
+
+    async def find_file(self, name: str) -> str | None:
+        """Return the id of the uploaded file of this name; None without one."""
+        async for listed in self._listed("/files", "purpose=batch&"):
+            if listed.get("filename") == name:
+                return _id(listed)
+        return None
+
+    async def find_batch(self, file: str, label: str) -> Batch | None:
+        """Return the batch with our identifier, or of this input file, which not every provider needs metadata for."""
+        async for listed in self._listed("/batches"):
+            batch = _batch(listed)
+            if batch.input_file_id == file or (batch.metadata or {}).get(LABEL) == label:
+                return batch
+        return None
+
+    async def download(self, file: str, into: BinaryIO) -> None:
+        """Write the content of a file."""
+        await self.call(f"/files/{quote(file, safe='')}/content", into=into)
+
+    def why(self, batch: Batch) -> str:
+        """Return the provider's words for a batch that failed."""
+        found = batch.errors.get("data") if isinstance(batch.errors, dict) else None
+        words = [error_text({"error": error}) for error in found or () if isinstance(error, dict)]
+        return self._client.hide("; ".join(dict.fromkeys(filter(None, words))) or replies.NO_WORDS)
+
+    def is_too_much(self, words: str) -> bool:
+        """Return whether an account may not have as much enqueued, by the provider's words for a refusal."""
+        return any(phrase in searchable(words) for phrase in TOO_MUCH)
+
+    def judged(self, line: JSON, body: bytes) -> Received:
+        """Return what a line of the results settles; `body` is its request. Raise as `Transport.send`."""
+        response, error = line.get("response"), line.get("error")
+        if isinstance(response, dict) and isinstance(response.get("body"), dict):
+            return self._settled(response, body)
+        code = error.get("code") if isinstance(error, dict) else None
+        kind = code if isinstance(code, str) and code.isidentifier() else "batch_error"
+        words = self._client.hide(error_text({"error": error}) or replies.NO_WORDS)
+        raise TransportFault(self._client.hide(kind), words, unreachable=kind in UNANSWERED)
+
+    def _settled(self, response: JSON, body: bytes) -> Received:
+        """Return what a reply settles, with its status and its own `body`, to the request `body`."""
+        status, client = response.get("status_code"), self._client
+        try:
+            if type(status) is not int or 200 <= status < 300:
+                completion = replies.completion_of(response["body"])
+            else:
+                completion = replies.refused(status, {}, orjson.dumps(response["body"]), datetime.now(UTC), body)
+        except HarnessError as error:
+            raise client.scrubbed(client.named(error)) from None
+        return Received(client.vetted(completion), client.shown)
+
+    async def call(
+        self, path: str, query: str = "", *, data: bytes | aiohttp.FormData | None = None, into: BinaryIO | None = None
+    ) -> JSON:
+        """Return the JSON object of a GET, or a POST of `data`, below the endpoint's base; or write the reply `into` a
+        file, and return nothing of it."""
+        client, base = self._client, self._client.base
+        url = base._replace(path=base.path + path, query="&".join(filter(None, (base.query, query)))).geturl()
+        headers = {name: value for name, value in client.headers.items() if name != "Content-Type"}
+        if isinstance(data, bytes):
+            headers["Content-Type"] = "application/json"
+        how: JSON = {"data": data, "headers": headers, "allow_redirects": False}
+        try:
+            async with (
+                client.sessions(client.timeout) as session,
+                session.request("GET" if data is None else "POST", url, **how) as response,
+            ):
+                if into is not None and response.status == 200:
+                    body = Body(response)
+                    while (block := await body.read(math.inf)) is not None:
+                        _write(into, block)
+                    return {}
+                content = await whole_body(response, LARGEST_REPLY, math.inf, ())
+        except client.errors as error:
+            error.__traceback__ = None  # aiohttp's reader keeps its error, whose frames would keep the reader
+            raise client.scrubbed(client.mapped(error)) from None
+        try:
+            return _object(response, content)
+        except HarnessError as error:
+            raise client.scrubbed(client.named(error)) from None
+
+    async def _listed(self, path: str, query: str = "") -> AsyncIterator[JSON]:
+        """Yield what an account has, page by page."""
+        after, seen = "", set[str]()
+        while True:
+            page = await self.call(path, f"{query}limit={PAGE}{after}")
+            listed = [one for one in page.get("data") or () if isinstance(one, dict)]
+            for one in listed:
+                yield one
+            if not (page.get("has_more") and listed) or (last := _id(listed[-1])) in seen:
+                return
+            seen.add(last)
+            after = f"&after={quote(last, safe='')}"
+
+
+def _object(response: aiohttp.ClientResponse, content: bytes) -> JSON:
+    if not 200 <= response.status < 300:
+        replies.refused(response.status, response.headers, content, datetime.now(UTC))
+        raise Rejected(f"http_{response.status}", one_line(content.decode("utf-8", "replace")))
+    if (made := replies.decoded(content)) is None:
+        raise TransportFault("bad_json", "the reply is not whole JSON")
+    return made
+
+
+def _write(into: BinaryIO, block: bytes) -> None:
+    try:
+        into.write(block)
+    except OSError as error:  # else it would be taken for one of the connection
+        raise MachineError(f"cannot keep what is downloaded: {error.strerror}") from error
+
+
+def _id(made: JSON) -> str:
+    found = made.get("id")
+    if not (isinstance(found, str) and found):
+        raise TransportFault("bad_json", "the reply has no id")
+    return found
+
+
+def _batch(made: JSON) -> Batch:
+    _id(made)
+    try:
+        return msgspec.convert(made, Batch)
+    except msgspec.ValidationError as error:
+        raise TransportFault("bad_json", f"the reply describes no batch: {error}") from None

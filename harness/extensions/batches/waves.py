@@ -1,0 +1,577 @@
+"""Settle requests by a provider's Batch API: users advance in waves, one step each (docs/features/batches.md).
+
+All users are in play at once. A wave is all that they wait for and that no batch has yet; it goes out when nobody
+computes any more, as one batch for each run, or several where a file would be larger than providers take. What a batch
+does not answer goes again with the next wave. Where a provider refuses a batch as more than an account may have
+enqueued, half as much is submitted, until it is taken, and from then on one batch after the other.
+
+Guarantee: no request is in two batches that could both answer it, and no batch is forgotten, whenever this process
+dies. The journal has each step before the next one begins (journal.py). Where the answer to a step was
+lost, the provider is asked what it has before anything is sent again. Not covered: a provider whose lists do not show
+what it has accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from itertools import count, groupby
+from typing import BinaryIO, NamedTuple, TypeVar
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+
+from harness.client.caller import pause_before
+from harness.client.health import PATIENCE_WITH_AN_ADDRESS
+from harness.client.quirks import Adapted
+from harness.client.replies import decoded
+from harness.client.transport import Received
+from harness.cost import Reserved
+from harness.engine.lane import Lane, User
+from harness.engine.replay import Asked
+from harness.engine.run import Run
+from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
+from harness.extensions.batches import GIVE_UP
+from harness.extensions.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
+from harness.extensions.batches.journal import NAME, BatchJournal, RequestKey, Submission, Wave
+from harness.model import JSON, Completion, Load, Reply
+from harness.ui.words import plural
+
+FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
+"""Seconds between two looks at a batch: a share of its age, within bounds."""
+FIRST_PAUSE, LONGEST_PAUSE = 60.0, 3600.0
+"""Seconds after a batch that failed as a whole, doubled with each in a row: the account may have too many requests."""
+NO_BATCH_API = frozenset({"http_404", "http_405", "http_501"})
+LINES_AT_ONCE = 200
+"""Lines of results that are settled before others have a turn."""
+
+
+class _TooMuch(Exception):
+    """The provider creates no batch of this size."""
+
+
+class Size(NamedTuple):
+    """Requests, and the bytes of their lines, of which tokens are a share."""
+
+    requests: int
+    size: int
+
+
+MOST = Size(MOST_REQUESTS, MOST_BYTES)
+T = TypeVar("T")
+_Key = tuple[Run, RequestKey]
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request until it is settled, of `size` bytes, for which so much is `reserved`.
+
+    `body` is as it is sent, with the endpoint's quirks, and `since` when it was sent; `future` is None while nobody
+    waits for it.
+    """
+
+    user: User
+    of: Asked
+    size: int
+    tries: int = 0
+    reserved: Reserved | None = None
+    body: bytes = b""
+    since: float = 0.0
+    future: asyncio.Future[Received] | None = None
+
+    @property
+    def place(self) -> RequestKey:
+        return self.user.key, self.user.repeat, self.of.digest, self.of.nth
+
+    @property
+    def key(self) -> _Key:
+        return self.user.run, self.place
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A batch at the provider: when it was created or found, and when it is looked at next."""
+
+    run: Run
+    since: float
+    due: float
+
+
+class Waves:
+    """The batches of one lane. Its caller has the counts, and the slot in which calls go out, one at a time.
+
+    `adapted` has the endpoint's quirks. `clock` is in seconds, monotonic; `most` is what an input file may have.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        api: BatchApi,
+        adapted: Adapted,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        rng: random.Random | None = None,
+        most: Size = MOST,
+    ) -> None:
+        self._lane = lane
+        self._api = api
+        self._caller = caller = lane.caller
+        self._findings = lane.findings
+        self._adapted = adapted.over(self)
+        self._clock = clock
+        self._sleep = sleep
+        self._rng = rng or random.Random()
+        self._of_file = most
+        self._room: Size | None = None
+        """What the provider takes at once, once it has refused more."""
+        self._journals = {
+            run: BatchJournal(run.store.own_log(run.store.files.log(NAME)), run.store.now) for run in lane.runs
+        }
+        self._numbers = count()
+        self._asked: dict[str, _Request] = {}
+        self._requests: dict[_Key, _Request] = {}
+        self._new: dict[_Key, _Request] = {}
+        left = [(run, one) for run, journal in self._journals.items() for one in journal.outstanding]
+        self._sent = {(run, place) for run, one in left for place in one.places}
+        self._users: Counter[User] = Counter()
+        self._watched: dict[str, _Watched] = {}
+        self._settled: dict[str, tuple[Run, Submission, str]] = {}
+        for _, one in left:
+            caller.allowance.resume(one.reserved)
+        self._has_api = self._answered = False
+        self._failed_in_row = 0
+        self._not_before = clock()
+
+    # Users
+
+    def _all_wait(self) -> bool:
+        """Return whether every user has started, and each that has not ended waits for a batch."""
+        return not self._lane.schedule and len(self._users) >= self._lane.in_play
+
+    async def settle(self, user: User, of: Asked) -> Completion:
+        """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
+        asked = _Request(user, of, len(of.body))
+        number = str(next(self._numbers))
+        self._asked[number] = self._requests[asked.key] = asked
+        try:
+            while True:
+                asked.tries += 1
+                try:
+                    return (await self._adapted.send(of.body, number)).completion
+                except TransportFault as fault:
+                    user.warn(fault, asked.tries, asked.size)
+                    if asked.tries > self._caller.limits.max_retries:
+                        detail = f"{fault.kind}: {fault.detail}"
+                        raise GaveUp("persistent_error", detail, asked.tries) from fault
+                    self._caller.traffic.retries += 1
+        finally:
+            del self._asked[number], self._requests[asked.key]
+
+    async def send(self, body: bytes, user: str = "") -> Received:
+        """Wait for the reply to a body of the request with this number (a `Transport`, below the quirks)."""
+        asked = self._asked[user]
+        asked.body, asked.since = body, self._clock()
+        asked.future = future = asyncio.get_running_loop().create_future()
+        self._users[asked.user] += 1
+        if asked.key not in self._sent:
+            self._new[asked.key] = asked
+        self._caller.limiter.slots.wake()
+        try:
+            received: Received = await future
+            return received
+        finally:
+            if asked.future is future:  # cancelled
+                self._released(asked)
+
+    def _released(self, asked: _Request) -> None:
+        asked.future = None
+        self._new.pop(asked.key, None)
+        self._users[asked.user] -= 1
+        if not self._users[asked.user]:
+            del self._users[asked.user]
+
+    # Waves
+
+    async def serve(self) -> None:
+        """Submit waves and settle them, until cancelled."""
+        for run, journal in self._journals.items():
+            for one in list(journal.outstanding):
+                await self._find(run, one)
+        while True:
+            if self._all_wait() and self._new and self._clock() >= self._not_before:
+                await self._submit()
+            for one in [one for journal in self._journals.values() for one in journal.outstanding]:
+                if self._all_wait() and one.label in self._watched:
+                    await self._look(one)
+            await self._caller.limiter.slots.changed()
+
+    def flushed(self) -> None:
+        """Note the end of batches whose replies were being saved when the last user ended; all are saved by now."""
+        for run, one, status in list(self._settled.values()):
+            self._end(run, one, status)
+
+    @property
+    def load(self) -> Load:
+        """Return how far the last wave is, and what is at the provider."""
+        journals = self._journals.values()
+        wave = Wave.of(max(each.waves for each in journals), [one for each in journals for one in each.outstanding])
+        completed = f"{wave.completed:>{len(str(wave.requests))}}/{wave.requests}"
+        return (
+            (f"wave {wave.number}", 8),
+            (f"{plural(wave.batches, 'batch', 'batches')} in progress", 22),
+            (f"{completed} requests completed by the provider", 0),
+        )
+
+    async def _find(self, run: Run, one: Submission) -> None:
+        """Find out what became of a batch that an earlier process began to submit, and finish that."""
+        if one.file is None:
+            file = await self._call(partial(self._api.find_file, one.name))
+            if file is None:
+                self._end(run, one, "lost")
+                return
+            self._journals[run].uploaded(one, file)
+        if one.batch is None:
+            await self._create(run, one)
+        else:
+            self._watch(run, one)
+
+    async def _submit(self) -> None:
+        waves = groupby(self._fitting(self._next()), lambda asked: asked.user.run)
+        for run, wave in [(run, list(wave)) for run, wave in waves]:
+            self._journals[run].waves += 1
+            for part, content in self._files(wave):
+                await self._submit_file(run, part, content)
+
+    def _next(self) -> list[_Request]:
+        """Return what no batch has, by run; one file of it, once no batch is left, if the provider has no more room."""
+        wave = sorted(self._new.values(), key=lambda asked: self._findings.runs.index(asked.user.run))
+        if self._room is None:
+            return wave
+        if self._is_at_provider:
+            return []
+        part, _ = next(self._files([asked for asked in wave if asked.user.run is wave[0].user.run]))
+        return part
+
+    @property
+    def _is_at_provider(self) -> bool:
+        return any(journal.outstanding for journal in self._journals.values())
+
+    def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
+        """Return the requests that there is room for, which is reserved; others wait for what batches give back."""
+        reserved = self._caller.allowance.reserve([asked.size for asked in wave])
+        for asked, amount in zip(wave, reserved, strict=False):
+            asked.reserved = amount
+        return list(wave[: len(reserved)])
+
+    def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
+        """Yield the requests of each input file, and its content."""
+        part, lines, size = list[_Request](), list[bytes](), 0
+        most = Size(*map(min, self._of_file, self._room or self._of_file))
+        for asked in wave:
+            line = _line(len(part), asked.body)
+            if part and (len(part) == most.requests or size + len(line) > most.size):
+                yield part, b"".join(lines)
+                part, lines, size, line = [], [], 0, _line(0, asked.body)
+            part.append(asked)
+            lines.append(line)
+            size += len(line)
+        yield part, b"".join(lines)
+
+    async def _submit_file(self, run: Run, part: Sequence[_Request], content: bytes) -> None:
+        journal = self._journals[run]
+        places, sha256 = [asked.place for asked in part], hashlib.sha256(content).hexdigest()
+        sent = sum([asked.size for asked in part])
+        one = Submission(
+            f"harness-{uuid4().hex}", journal.waves, places, sent=sent, rate=run.store.rate, reserved=_whole(part)
+        )
+        journal.intend(one, sha256)
+        for asked in part:
+            self._new.pop(asked.key, None)
+            self._sent.add(asked.key)
+        journal.uploaded(one, await self._step(run, one, partial(self._uploaded, one, content)))
+        await self._create(run, one)
+
+    async def _step(self, run: Run, one: Submission, act: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of a submission; one that the endpoint refuses leaves nothing at the provider that could run."""
+        try:
+            return await self._call(act)
+        except EndpointStopped:
+            if not one.doubtful:
+                self._end(run, one, "refused")
+            raise
+
+    async def _uploaded(self, one: Submission, content: bytes) -> str:
+        """Return the id of the uploaded input file; upload it if the provider does not have it."""
+        if one.doubtful and (found := await self._api.find_file(one.name)):
+            return found
+        try:
+            return await self._accepted_or_not(one, self._api.upload(one.name, content))
+        except (Rejected, TransportFault) as error:
+            if error.kind not in NO_BATCH_API or self._has_api:
+                raise
+            endpoint = self._findings.runs[0].manifest.provenance["endpoint"]
+            status = error.kind.removeprefix("http_")
+            raise EndpointStopped(f"{endpoint} has no Batch API ({status} for /files): use --no-batch") from None
+
+    async def _accepted_or_not(self, one: Submission, act: Awaitable[T]) -> T:
+        """Do a step that submits something; a fault after which it may be at the provider makes it doubtful."""
+        one.doubtful = True
+        try:
+            return await act
+        except TransportFault as fault:
+            one.doubtful = not fault.unreachable and fault.kind not in NO_BATCH_API
+            raise
+        except (Rejected, EndpointStopped):
+            one.doubtful = False
+            raise
+
+    async def _create(self, run: Run, one: Submission) -> None:
+        """Create the batch of an uploaded file and watch it, or note that it is too much."""
+        try:
+            batch = await self._step(run, one, partial(self._created, one))
+        except _TooMuch as error:
+            self._take_less(self._end(run, one, "refused"), str(error))
+            return
+        self._journals[run].created(one, batch.id)
+        self._watch(run, one)
+
+    async def _created(self, one: Submission) -> Batch:
+        """Return the batch of an uploaded file; create it if the provider does not have it."""
+        assert one.file is not None
+        if one.doubtful and (found := await self._api.find_batch(one.file, one.label)):
+            return found
+        try:
+            return await self._accepted_or_not(one, self._api.create(one.file, one.label))
+        except (Rejected, TransportFault) as error:
+            if self._api.is_too_much(error.detail):
+                raise _TooMuch(error.detail) from None
+            raise
+
+    def _watch(self, run: Run, one: Submission) -> None:
+        self._has_api = True
+        now = self._clock()
+        self._watched[one.label] = _Watched(run, now, now)
+
+    async def _look(self, one: Submission) -> None:
+        """Look at a batch if that is due, and settle it if it has ended."""
+        watched = self._watched[one.label]
+        if self._clock() < watched.due:
+            return
+        assert one.batch is not None
+        batch = await self._call(partial(self._get, one.batch))
+        self._journals[watched.run].counted(one, batch.counts.completed)
+        if batch.status in ENDED:
+            await self._collect(watched.run, one, batch)
+        now = self._clock()
+        watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
+
+    async def _get(self, batch: str) -> Batch:
+        try:
+            return await self._api.get(batch)
+        except TransportFault as fault:
+            if fault.kind == "http_404":
+                raise EndpointStopped(
+                    f"the endpoint does not know the batch {batch} of this run: resume with the address and key that "
+                    f"it was submitted with, or with {GIVE_UP} to pay for its requests again"
+                ) from None
+            raise
+
+    async def _collect(self, run: Run, one: Submission, batch: Batch) -> None:
+        """Save and settle what a batch answered; what it did not answer goes again with the next wave."""
+        try:
+            with tempfile.TemporaryFile(dir=run.store.files.folder) as file:
+                await self._call(partial(self._downloaded, batch, file))
+                with anyio.CancelScope(shield=True):
+                    await self._settle_lines(run, one, file)
+        except OSError as error:
+            raise MachineError(f"cannot keep the results of a batch in {run.store.files.folder}: {error}") from error
+        self._settled[one.label] = run, one, batch.status
+        await self._lane.commit.saved()
+        why = self._api.why(batch) if batch.status == "failed" else "the batch ended without an answer"
+        unanswered = self._end(run, one, batch.status)
+        if batch.status != "completed" or unanswered:
+            self._findings.note("batch", f"batch {batch.id} {batch.status}: {len(unanswered)} requests go again")
+        if batch.status == "failed":  # as a whole, which is no try of its requests: they wait for the next
+            return self._failed(batch, unanswered, why)
+        self._failed_in_row = 0
+        for asked in unanswered:
+            kind = f"batch_{batch.status}"
+            self._answer(asked, TransportFault(kind, why, unreachable=kind in UNANSWERED))
+        return None
+
+    async def _downloaded(self, batch: Batch, file: BinaryIO) -> None:
+        """Download a batch's results and errors to an empty file. Raise `TransportFault` if they are not whole."""
+        file.seek(0)
+        file.truncate()
+        for results in filter(None, (batch.output_file_id, batch.error_file_id)):
+            await self._api.download(results, file)
+        file.seek(0)
+        if not _is_whole(file, batch.counts.completed):
+            raise TransportFault("truncated", "a file of results broke off")
+        file.seek(0)
+
+    async def _settle_lines(self, run: Run, one: Submission, file: BinaryIO) -> None:
+        for number, line in enumerate(file):
+            asked, data = self._asked_by(run, one, line)
+            if asked is not None:
+                self._settle(one, asked, data)
+            if number % LINES_AT_ONCE == 0:
+                await anyio.lowlevel.checkpoint()
+
+    def _asked_by(self, run: Run, one: Submission, line: bytes) -> tuple[_Request | None, JSON]:
+        """Return the request that a line of results is for, None if nobody waits for it any more, and the line."""
+        try:
+            data = decoded(line) or {}
+            place = one.places[int(data["custom_id"])]
+        except (ValueError, LookupError, TypeError):
+            return None, {}
+        asked = self._requests.get((run, place))
+        return (asked if asked is not None and asked.future is not None else None), data
+
+    def _settle(self, one: Submission, asked: _Request, data: JSON) -> None:
+        """Save the reply in a line of results and hand it to its user, or else its error."""
+        caller, seconds = self._caller, self._clock() - asked.since
+        caller.traffic.requests += 1
+        answer: Received | HarnessError
+        try:
+            answer = self._api.judged(data, asked.body)
+        except HarnessError as error:
+            answer = error
+        caller.allowance.took(one.label, asked.reserved, asked.size, answer)
+        if isinstance(answer, Received):
+            completion = answer.completion
+            asked.user.keep(asked.of, Reply(completion, seconds, asked.tries, answer.endpoint, sent=asked.size))
+            caller.latency.add(seconds)
+            caller.traffic.successes += 1
+            caller.traffic.prompt_tokens += completion.prompt_tokens or 0
+            caller.traffic.completion_tokens += completion.completion_tokens or 0
+        self._answer(asked, answer)
+
+    def _answer(self, asked: _Request, answer: Received | HarnessError) -> None:
+        future = asked.future
+        assert future is not None
+        # Whoever asks again is not part of this batch any more.
+        self._sent.discard(asked.key)
+        self._released(asked)
+        if future.done():
+            return  # its user was cancelled just now
+        if isinstance(answer, HarnessError):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
+
+    def _end(self, run: Run, one: Submission, status: str) -> list[_Request]:
+        """Note that a batch has ended; return the requests that still wait for it, which go with the next wave."""
+        keys = [(run, place) for place in one.places if (run, place) in self._sent]
+        self._caller.allowance.end(one.label, one.reserved)
+        self._journals[run].end(one, status)
+        self._watched.pop(one.label, None)
+        self._settled.pop(one.label, None)
+        self._sent.difference_update(keys)
+        left = [asked for key in keys if (asked := self._requests.get(key)) is not None and asked.future is not None]
+        self._new |= {asked.key: asked for asked in left}
+        return left
+
+    def _failed(self, batch: Batch, unanswered: Sequence[_Request], why: str) -> None:
+        """Draw the conclusions from a batch that failed as a whole. Raise `EndpointStopped` if it was the first one, or
+        the last of many."""
+        if self._api.is_too_much(why):
+            self._take_less(unanswered, why)
+        elif not self._caller.traffic.successes and "limit" not in why:
+            raise EndpointStopped(f"the endpoint failed the batch {batch.id}: {why}")
+        else:
+            self._pause(why)
+
+    def _take_less(self, refused: Sequence[_Request], why: str) -> None:
+        """Submit less at once after a batch of these requests was too much.
+
+        As much again, once no other batch of this lane has a part in it; else half, until one request alone is too
+        much: then something else uses the account's room, and after a pause as much as ever is tried again.
+        """
+        requests, size = len(refused), sum([len(_line(0, asked.body)) for asked in refused])
+        if not refused:
+            return None
+        if self._is_at_provider:
+            self._room = Size(requests, size)
+        elif requests > 1:
+            self._room = Size(requests // 2, size // 2)
+        else:
+            self._room = None
+            return self._pause(why)
+        batches = -(-len(self._new) // self._room.requests)
+        self._findings.note(
+            "batch",
+            f"the provider does not take {requests} requests at once ({why}): at most {self._room.requests} from now "
+            f"on, one batch after the other; this wave may take {batches} batches, and each up to a day",
+        )
+        return None
+
+    def _pause(self, why: str) -> None:
+        """Submit nothing for a while. Raise `EndpointStopped` after too many pauses in a row."""
+        self._failed_in_row += 1
+        if self._failed_in_row > self._caller.limits.max_retries + 1:
+            raise EndpointStopped(f"the endpoint failed {self._failed_in_row} batches in a row: {why}")
+        self._not_before = self._clock() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failed_in_row - 1))
+
+    # Calls
+
+    async def _call(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Do a step of the protocol, again after transport faults. Raise `EndpointStopped` if the endpoint refuses it,
+        or does not answer for `--max-outage`."""
+        limiter, since, failures = self._caller.limiter, self._clock(), 0
+        while True:
+            if not limiter.at_once(0.0):
+                await limiter.acquire(1)
+            try:
+                made = await act()
+            except TransportFault as error:
+                fault = error
+            except Rejected as error:
+                raise EndpointStopped(f"the endpoint refuses a step of the Batch API: {error}") from None
+            else:
+                self._answered = True
+                self._caller.answered()
+                return made
+            finally:
+                limiter.release(0.0, None)
+            failures += 1
+            self._findings.log("batch", detail=f"failed try: {fault}")
+            if self._clock() - since >= self._patience(fault):
+                raise EndpointStopped(f"the endpoint does not answer ({fault}): go on when it is back")
+            await self._sleep(pause_before(failures, fault.retry_after, self._rng))
+
+    def _patience(self, fault: TransportFault) -> float:
+        """Return the seconds for which a step is tried."""
+        limits = self._caller.limits
+        if self._answered or not fault.unreachable:
+            return limits.max_outage
+        return max(PATIENCE_WITH_AN_ADDRESS, limits.wait)
+
+
+def _whole(part: Sequence[_Request]) -> Reserved | None:
+    """Return what is reserved for requests together, which was reserved at once."""
+    reserved = list(filter(None, [asked.reserved for asked in part]))
+    return reserved[0]._replace(amount=sum([one.amount for one in reserved], Decimal(0))) if reserved else None
+
+
+def _line(number: int, body: bytes) -> bytes:
+    """Return a line of an input file, for the request at this place in its batch."""
+    return b'{"custom_id":"%d","method":"POST","url":"%b","body":%b}\n' % (number, PATH.encode(), body)
+
+
+def _is_whole(file: BinaryIO, least: int) -> bool:
+    """Return whether a file of results has so many lines, and a last one that is not torn."""
+    lines, last = 0, b"{}"
+    for lines, line in enumerate(filter(bytes.strip, file), 1):  # noqa: B007
+        last = line
+    return lines >= least and decoded(last) is not None

@@ -1,0 +1,110 @@
+"""Stop runs before they cost more than a cap, in money or in tokens (`--budget`; docs/features/budget.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from harness.cost import plain, rounded
+from harness.errors import HarnessError, in_brief
+from harness.feature import PLAYING, Feature
+from harness.option import option
+from harness.store.manifest import Manifest
+
+TUNING = "budget"
+"""In a manifest's tuning and in an entry of a queue: a cap in its own words, None for none."""
+TOKENS = "tokens"
+CAP = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?([kMG]?tok(?:ens)?|[A-Za-z]{3})( ?/ ?day)?( each)?")
+SIZES = {"k": 10**3, "M": 10**6, "G": 10**9}
+
+
+class BudgetReached(HarnessError):
+    """The next request does not fit into the rest of the budget; a larger budget resumes the run."""
+
+    exit_code = 5
+    amount = Decimal(0)
+    """What the next request may take."""
+
+
+class Cap(NamedTuple):
+    """What a budget allows: a positive amount of `unit`, a currency's code or `TOKENS`; `each` run has one of its own,
+    or all of a results folder share it; `daily`: each day in UTC."""
+
+    amount: Decimal
+    unit: str
+    each: bool = False
+    daily: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Cap:
+        """Read `5usd`, `30 CNY/day`, `2Mtok` or `5 USD each`. Raise `ValueError` for anything else, and for nothing."""
+        if (found := CAP.fullmatch(text.strip())) is None or not (amount := Decimal(found[1])):
+            raise ValueError("expected an amount above 0 with a currency or tokens, such as 5usd, 30cny/day or 2Mtok")
+        unit, daily, each = found[2], bool(found[3]), bool(found[4])
+        if len(unit) == 3 and unit != "tok":
+            return cls(amount, unit.upper(), each, daily)
+        return cls(amount * SIZES.get(unit[0], 1), TOKENS, each, daily)
+
+    def __str__(self) -> str:
+        return f"{plain(self.amount)} {self.unit}{'/day' if self.daily else ''}{' each' if self.each else ''}"
+
+    def shown(self, amount: Decimal) -> str:
+        """Return an amount in this unit, for people."""
+        return f"{amount:.0f} {TOKENS}" if self.unit == TOKENS else f"{rounded(amount)} {self.unit}"
+
+
+def _budget(text: str) -> str:
+    """Return a budget in its own words."""
+    try:
+        return str(Cap.parse(text))
+    except ValueError as error:
+        raise ValueError(f"{error}, got {in_brief(text)}") from None
+
+
+def _is_budget(value: Any) -> bool:
+    try:
+        return type(value) is str and bool(Cap.parse(value))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What all runs of the results folder may spend, such as `Budget("5usd")`."""
+
+    budget: str | None = option(
+        None,
+        "stop before more is spent, such as 5usd, 30cny or 2Mtok (tokens), by all runs of the results folder, of other "
+        "commands too",
+        unit="AMOUNT",
+        read=_budget,
+        everyday=True,
+    )
+
+
+def words_in(manifest: Manifest) -> Any:
+    """Return the budget in a run's manifest, as it is there; None without one."""
+    return {**manifest.tuning}.get(TUNING)
+
+
+class _Budget(Feature):
+    def is_on(self, args: Any) -> bool:
+        return args.budget is not None or getattr(args, "queue", None) is not None
+
+    def again(self, manifest: Manifest) -> bool:
+        return words_in(manifest) is not None
+
+
+FEATURE = _Budget(
+    "budget",
+    needs=("prices",),
+    options={Budget: PLAYING},
+    extension="harness.extensions.budget.budgets:Budgets",
+    functions={
+        "BudgetReached": "harness.extensions.budget:BudgetReached",
+        **{name: f"harness.extensions.budget.loans:{name}" for name in ("lend", "loan", "taken")},
+    },
+    queued={TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")},
+)

@@ -1,0 +1,185 @@
+"""Keep the runs of a command within their budgets: what each has, and the part of a budget in one try."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from harness.client.caller import Attempt, Caller, NotNow, Trying
+from harness.client.transport import Received
+from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
+from harness.engine.extension import Extension, Say
+from harness.engine.lane import Lane
+from harness.engine.run import Run
+from harness.engine.session import PlayAlone, Session
+from harness.errors import BadInput, TransportFault
+from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
+from harness.extensions.budget.ledger import Ledger, LedgerEntries
+from harness.extensions.budget.meter import Budget, Meter, Reservation
+from harness.feature import pending
+from harness.model import JSON, Reply
+from harness.options.plan import Plan
+from harness.store.manifest import Manifest, part_of
+
+
+class Budgets(Extension):
+    """Plans with the same budget share it, unless it is for `each`. Ledgers are open as long as the runs."""
+
+    def __init__(self, args: Any) -> None:
+        self._asked: str | None = args.budget
+        self._of_queue = getattr(args, "queue", None) is not None
+        self._held = ExitStack()
+        self._words: dict[str, Any] = {}
+        self._caps: dict[str, Cap] = {}
+        """Budgets by the names of plans: in their words, and what they allow of what may cost something."""
+        self._shared: dict[tuple[Cap, str], Budget] = {}
+        self._ledgers: dict[Path, Ledger] = {}
+        self._meters: dict[Run, Meter] = {}
+
+    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+        self._held = held
+
+    def check(self, plans: Sequence[Plan]) -> None:
+        for plan in plans:
+            if (words := self._words_of(plan)) is not None:
+                self._words[plan.name] = words
+                if cap := cap_of(plan, words):
+                    self._caps[plan.name] = cap
+
+    def _words_of(self, plan: Plan) -> Any:
+        """Return a plan's budget: that of its entry of a queue, of the command, or of the run that is resumed."""
+        if (own := plan.terms.queued.get(TUNING)) is not None:
+            return str(Cap.parse(own)._replace(each=True))
+        if self._asked is not None or self._of_queue:
+            return self._asked
+        return words_in(plan.terms.earlier) if plan.terms.earlier else None
+
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        if plan.name in self._words:
+            cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
+
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        for session in sessions:
+            if cap := self._caps.get(session.plan.name):
+                price = next((run.price for run in session.runs), None) or session.plan.price
+                self._meters |= dict.fromkeys(session.runs, self._meter(session.plan, session.runs, cap, price))
+        return sessions
+
+    def _meter(self, plan: Plan, runs: Sequence[Run], cap: Cap, price: Price | None) -> Meter:
+        """Return what counts a plan's requests towards its budget. What the runs' replies took that the ledger of the
+        results folder does not have is added to it."""
+        if (ledger := self._ledgers.get(plan.results)) is None:
+            ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
+            self._held.callback(ledger.close)
+        part = plan.selection.get("part", "")
+        entries = LedgerEntries(ledger, cap, part, plan.name if cap.each else None)
+        entries.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
+        budget = Budget(cap, entries) if cap.each else self._shared.setdefault((cap, part), Budget(cap, entries))
+        return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
+
+    def expected(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+        if plan.name in self._caps and plan.sampling.most_completion is None:
+            yield (
+                f"{plan.name}: without --max-tokens the first replies, if they are longer than the {SAFE_COMPLETION} "
+                "tokens that are reserved for each, may together bill more than the budget: give --max-tokens"
+            )
+
+    def trying(self, lane: Lane, trying: Trying) -> Trying:
+        meter = self._meters.get(lane.runs[0])
+        return metered(lane.caller, meter, trying, partial(lane.findings.note, "budget")) if meter else trying
+
+
+def cap_of(plan: Plan, words: Any) -> Cap | None:
+    """Return a plan's share of a budget, None if it costs nothing. Raise `BadInput` if its price does not fit."""
+    try:
+        whole = Cap.parse(str(words))
+    except ValueError as error:
+        raise BadInput(f"{plan.name}: --budget: {error}") from None
+    cap = whole._replace(amount=whole.amount / part_of(plan.selection)[1])
+    if cap.unit == TOKENS:
+        return cap
+    if plan.found is None:
+        return None  # a baseline costs nothing
+    if plan.price is None:
+        raise BadInput(
+            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: write "
+            f"{HOW_TO_PRICE}, or a budget in tokens"
+        )
+    if (currency := plan.price.currency) != cap.unit:
+        raise BadInput(f"{plan.name}: {plan.sampling.model} is priced in {currency}, the budget is in {cap.unit}")
+    return cap
+
+
+def _spent(run: Run, cap: Cap) -> Decimal:
+    """Return what a run's replies took at most, in the unit of a cap, and what is reserved for those to come."""
+    held = [one.reserved for one in pending(run.store.files) if one.reserved]
+    reserved = sum([one.amount for one in held if one.unit == cap.unit], Decimal(0))
+    bill = run.store.bill.copy()
+    bill.forgive()
+    cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
+    if cap.unit == TOKENS:
+        return reserved + sum(cost.bounds[1])
+    return reserved + (cost.money.most if cost.money else 0)
+
+
+class _NoRoom(NotNow):
+    """A request does not fit into what is left of a budget now."""
+
+
+@dataclass(slots=True)
+class _Paid:
+    """The part of a budget in a try of so many bytes; `looking` is closed once there is room for it."""
+
+    meter: Meter
+    size: int
+    looking: ExitStack
+    reservation: Reservation | None = None
+
+    def admitted(self) -> None:
+        self.reservation = self.meter.take(self.size)
+        if self.reservation is None:
+            raise _NoRoom
+        self.looking.close()
+
+    def ended(self, received: Received | None, fault: TransportFault | None) -> None:
+        assert self.reservation
+        self.reservation.settle(received, fault)
+
+
+def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:
+    """Return what tries a request within a budget, which the caller's other requests count towards, too.
+
+    One that does not fit waits without a slot. One request of a caller looks for room at a time; `note` is called when
+    it waits for other commands.
+    """
+    caller.allowance = meter
+    turn = asyncio.Lock()
+
+    async def within(one: Attempt) -> Reply:
+        size = len(one.body)
+        with ExitStack() as looking:
+            one = one._replace(parts=(*one.parts, _Paid(meter, size, looking)))
+            try:
+                return await trying(one)
+            except _NoRoom:
+                meter.waiting += 1
+                looking.callback(meter.found)
+            await turn.acquire()
+            looking.callback(turn.release)
+            if why := meter.waits_for:
+                note(why)
+            while True:
+                await meter.room(size)
+                try:
+                    return await trying(one)
+                except _NoRoom:
+                    continue
+
+    return within

@@ -1,0 +1,204 @@
+"""The ledger of a results folder: what its budgets (`--budget`) have spent and reserved, in `budget.jsonl`.
+
+Guarantee: an amount is in the file before its request is sent, and what the reply gives back comes after it. So
+whenever a process dies, the sum of the lines is no less than what was billed within its reservations; those that it
+held count as spent. Two processes never both take what only one of them may: the file is locked for as long as one
+reads what the other has written and appends its own line. Not covered: file systems without locks, where processes may
+take at the same moment; a loss of power (lines are not synced); the removal of the file, after which budgets begin with
+the saved replies of the runs that use them.
+
+A line is sealed as those of all logs. `budget` is the unit, and the part of a run that a share is of; `day` is a date
+in UTC, empty for what was spent on days that are not known; `amount` is exact, and negative where something is given
+back. `reserved` is how much of it is reserved and not spent, negative where a reservation ends. A reservation lasts as
+long as a process plays its run, which the run's lock shows; after that it counts as spent.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from harness.cost import plain
+from harness.errors import MachineError
+from harness.extensions.budget import Cap
+from harness.store.disk import DISK, KEEP, Disk, write_whole
+from harness.store.files import runs_in
+from harness.store.lock import NO_LOCKS, held
+from harness.store.log import parsed, seal, sound, sound_lines
+from harness.store.manifest import is_file_name
+
+NAME = "budget.jsonl"
+FORMAT = 1
+BLOCK = 1 << 20
+NOTHING = Decimal(0)
+
+_Key = tuple[str, str, str]
+"""Budget, run and day."""
+
+
+class Ledger:
+    """A results folder's ledger. `clock` gives seconds since the epoch. Raise `MachineError` if it cannot be used."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float], disk: Disk = DISK) -> None:
+        self._path = folder / NAME
+        self._clock = clock
+        self._disk = disk
+        self._read = 0
+        self._sums: dict[_Key, Decimal] = {}
+        self._reserved: dict[_Key, Decimal] = {}
+        try:
+            self._fd = disk.open(self._path, KEEP)
+        except OSError as error:
+            raise MachineError(f"cannot open {self._path}: {error.strerror}") from error
+        next(sound_lines(self._path), None)  # of a file that is damaged as a whole no amount is read
+        with self.locked():
+            pass
+
+    def close(self) -> None:
+        self._disk.close(self._fd)
+
+    @property
+    def today(self) -> str:
+        return datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
+
+    def total(self, budget: str, run: str | None, day: str | None) -> Decimal:
+        """Return the sum of a budget's amounts, of one run or day unless these are None, by the lines read so far."""
+        wanted = [
+            amount
+            for (of, by, on), amount in self._sums.items()
+            if of == budget and run in (None, by) and day in (None, on)
+        ]
+        return sum(wanted, NOTHING)
+
+    def reserved(self, budget: str, day: str | None) -> dict[str, dict[str, Decimal]]:
+        """Return what is reserved of a budget, on one day unless it is None, by run and day."""
+        found: dict[str, dict[str, Decimal]] = {}
+        for (of_budget, run, on), amount in self._reserved.items():
+            if of_budget == budget and day in (None, on) and amount > 0:
+                found.setdefault(run, {})[on] = amount
+        return found
+
+    def is_played(self, run: str) -> bool:
+        """Return whether a process plays a run of the folder now."""
+        folder = self._path.parent / run
+        return is_file_name(run) and any(held(files.lock, self._clock) for files in runs_in(folder))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock, with all lines of others read, and a torn one of a dead process ended."""
+        try:
+            self._lock(fcntl.LOCK_EX)
+            try:
+                self._catch_up()
+                yield
+            finally:
+                self._lock(fcntl.LOCK_UN)
+        except OSError as error:
+            raise MachineError(f"cannot use {self._path}: {error.strerror}") from error
+
+    def append(self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = NOTHING) -> None:
+        """Append an amount, and how much of it is reserved; the lock is held."""
+        more = {"reserved": plain(reserved)} if reserved else {}
+        line = seal({"budget": budget, "run": run, "day": day, "amount": plain(amount), **more, "format": FORMAT})
+        os.lseek(self._fd, 0, os.SEEK_END)
+        write_whole(self._disk, self._fd, line)
+        self._read += len(line)
+        self._count(line)
+
+    def _lock(self, how: int) -> None:
+        try:
+            fcntl.flock(self._fd, how)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+
+    def _catch_up(self) -> None:
+        size = os.fstat(self._fd).st_size
+        if size < self._read:
+            raise OSError(errno.ESTALE, "another program has shortened it")
+        rest = b""
+        while self._read < size:
+            block = os.pread(self._fd, BLOCK, self._read)
+            if not block:
+                break
+            self._read += len(block)
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                self._count(line)
+        if rest:
+            os.lseek(self._fd, 0, os.SEEK_END)
+            write_whole(self._disk, self._fd, b"\n")
+            self._read += 1
+            self._count(rest)
+
+    def _count(self, line: bytes) -> None:
+        """Add a line that is whole and as this class writes it."""
+        line = line.rstrip()
+        data = parsed(line) if sound(line) else {}
+        key = data.get("budget"), data.get("run"), data.get("day")
+        try:
+            amount, reserved = Decimal(str(data.get("amount"))), Decimal(str(data.get("reserved", 0)))
+        except InvalidOperation:
+            return
+        if amount.is_finite() and reserved.is_finite() and all(isinstance(part, str) for part in key):
+            budget, run, day = map(str, key)
+            self._sums[budget, run, day] = self._sums.get((budget, run, day), NOTHING) + amount
+            self._reserved[budget, run, day] = self._reserved.get((budget, run, day), NOTHING) + reserved
+
+
+class LedgerEntries:
+    """What a ledger has of one cap (`harness.extensions.budget.meter.Entries`); `part` is what the cap is a share of,
+    such as 1/2, and `run` the one whose own it is, None for one that is shared."""
+
+    def __init__(self, ledger: Ledger, cap: Cap, part: str, run: str | None) -> None:
+        self._ledger = ledger
+        self._budget = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
+        self._run = run
+        self._daily = cap.daily
+        self._own: set[str] = set()
+        """Runs that this process plays."""
+
+    def totals(self) -> tuple[Decimal, Decimal]:
+        with self._ledger.locked():
+            reserved = self._ledger.reserved(self._budget, self._day)
+            others = [run for run in reserved if run not in self._own and self._run in (None, run)]
+            amounts = [sum(reserved[run].values(), NOTHING) for run in others if self._ledger.is_played(run)]
+            return self._total(), sum(amounts, NOTHING)
+
+    def _total(self) -> Decimal:
+        return self._ledger.total(self._budget, self._run, self._day)
+
+    @property
+    def _day(self) -> str | None:
+        return self._ledger.today if self._daily else None
+
+    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
+        with self._ledger.locked():
+            if most is not None and self._total() + amount > most:
+                return None
+            self._ledger.append(self._budget, run, day := self._ledger.today, amount, amount)
+            return day
+
+    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
+        with self._ledger.locked():
+            self._ledger.append(self._budget, run, day, taken - amount, -amount)
+
+    def resume(self, run: str, amount: Decimal, day: str) -> None:
+        with self._ledger.locked():
+            self._ledger.append(self._budget, run, day, NOTHING, amount)
+
+    def carry(self, run: str, amount: Decimal) -> None:
+        """Have no less of a run than an amount, on days that are not known. What a dead process had reserved for it is
+        spent."""
+        self._own.add(run)
+        with self._ledger.locked():
+            for day, reserved in self._ledger.reserved(self._budget, None).get(run, {}).items():
+                self._ledger.append(self._budget, run, day, NOTHING, -reserved)
+            if (missing := amount - self._ledger.total(self._budget, run, None)) > 0:
+                self._ledger.append(self._budget, run, "", missing)

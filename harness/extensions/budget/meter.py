@@ -1,0 +1,321 @@
+"""Budgets: a cap on what requests cost, in money or in tokens, kept while many are in flight.
+
+A request reserves what it may cost before it is sent, and its reply's usage settles that. One that does not fit waits
+while others hold reservations, since their replies may give some back, also those of other commands on the same budget.
+Once none does, its run stops. So the cap is
+exceeded only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
+
+Reservations and what became of them are in `Entries`, which may be those of other processes too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from math import ceil
+from typing import Protocol
+
+import anyio
+
+from harness.client.caller import Allowance
+from harness.client.transport import Received
+from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
+from harness.errors import HarnessError, TransportFault
+from harness.extensions.budget import TOKENS, BudgetReached, Cap
+from harness.model import Load, UnclearTokens
+from harness.ui.words import count
+
+SAFE_START = SAFE_COMPLETION
+"""Tokens that a completion may take, until `ENOUGH` replies show what they take."""
+ENOUGH, REPLIES = 20, 512
+"""Replies before estimates rely on them, and the number of last ones that completions are judged by."""
+LOOK_SECONDS = 0.5
+"""Between two looks at what other processes have given back."""
+NOTHING = Decimal(0)
+NOTHING_UNCLEAR = UnclearTokens()
+
+
+class Entries(Protocol):
+    """What is spent and reserved of a budget, by each run and on each day."""
+
+    def totals(self) -> tuple[Decimal, Decimal]:
+        """Return all that counts now, and how much of it other processes have reserved that still play."""
+        ...
+
+    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
+        """Reserve an amount of now, unless the total would exceed `most`; return its day, None if it was not
+        reserved."""
+        ...
+
+    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
+        """End the reservation of an amount of a day, of which so much was taken."""
+        ...
+
+    def resume(self, run: str, amount: Decimal, day: str) -> None:
+        """Take an amount that counts already as reserved by this process."""
+        ...
+
+
+class InMemory:
+    """Entries of this process alone."""
+
+    def __init__(self) -> None:
+        self._total = NOTHING
+
+    def totals(self) -> tuple[Decimal, Decimal]:
+        return self._total, NOTHING
+
+    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
+        if most is not None and self._total + amount > most:
+            return None
+        self._total += amount
+        return ""
+
+    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
+        self._total += taken - amount
+
+    def resume(self, run: str, amount: Decimal, day: str) -> None:
+        pass
+
+
+class Budget:
+    """One cap, which may be that of several runs: each has a `Meter` on it. `reserved` is by this process."""
+
+    def __init__(self, cap: Cap, entries: Entries | None = None) -> None:
+        self.cap = cap
+        self.entries = entries or InMemory()
+        self.reserved = NOTHING
+        self._changed: asyncio.Event | None = None
+
+    @property
+    def spent(self) -> Decimal:
+        """Return what replies took, and what failed tries and those of dead processes may have taken."""
+        total, elsewhere = self.entries.totals()
+        return max(NOTHING, total - elsewhere - self.reserved)  # what is reserved may be of the day before
+
+    def take(self, amount: Decimal, run: str = "") -> str | None:
+        """Reserve an amount if it fits; return the day to which it belongs, None if it does not."""
+        if (day := self.entries.add(run, amount, self.cap.amount)) is not None:
+            self.reserved += amount
+        return day
+
+    def settle(self, amount: Decimal, taken: Decimal, day: str, run: str = "") -> None:
+        """End a reservation of an amount, of which so much was taken."""
+        self.reserved -= amount
+        self.entries.settle(run, amount, taken, day)
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    async def changed(self) -> None:
+        """Wait until the next reservation ends, or until those of other processes may have."""
+        self._changed = self._changed or asyncio.Event()
+        with anyio.move_on_after(LOOK_SECONDS if self.entries.totals()[1] else None):
+            await self._changed.wait()
+
+    def room(self, amount: Decimal, hint: str) -> Decimal:
+        """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
+        whatever reservations give back; `hint` is what to do about its size."""
+        total, elsewhere = self.entries.totals()
+        if total + amount > self.cap.amount and not self.reserved and (amount > self.cap.amount or not elsewhere):
+            raise self.reached(amount, hint)
+        return self.cap.amount - total
+
+    def reached(self, amount: Decimal, hint: str = "") -> BudgetReached:
+        """Return the error for a request that may take an amount, and never fits."""
+        cap = self.cap
+        whole, next_one = f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}", cap.shown(amount)
+        later = "tomorrow (UTC), or " if cap.daily else ""
+        if amount > cap.amount:
+            why = f"is less than one request may take ({next_one}): give a larger --budget{hint}"
+        else:
+            why = (
+                f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}): "
+                f"resume {later}with a larger --budget{hint}"
+            )
+        error = BudgetReached(f"the budget of {whole} {why}")
+        error.amount = amount
+        return error
+
+
+class Meter(Allowance):
+    """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
+    requests themselves allow, None without a limit. `run` is its name in the entries.
+
+    `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost.
+    """
+
+    held_by = "budget"
+
+    def __init__(self, budget: Budget, price: Price | None, most: int | None, run: str = "") -> None:
+        self.budget = budget
+        self.run = run
+        self.spent = self.lost = NOTHING
+        self.waiting = 0
+        self._price = price
+        self._most = most
+        self._taken: dict[str, Decimal] = {}
+        """What the answered requests of each group took, by its label."""
+        self._replies = 0
+        self._ratio = 0.0
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    @property
+    def load(self) -> Load:
+        cap, spent = self.budget.cap, self.budget.spent
+        shown = count(float(spent)) if cap.unit == TOKENS else rounded(spent)
+        whole = count(float(cap.amount)) if cap.unit == TOKENS else rounded(cap.amount)
+        return ((f"budget {shown} of {whole} {cap.unit}", 30),)
+
+    @property
+    def waits_for(self) -> str:
+        """Return why a request waits for other commands; empty if it does not."""
+        budget, (_, elsewhere) = self.budget, self.budget.entries.totals()
+        if budget.reserved or not elsewhere:
+            return ""
+        whole, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
+        return f"waiting: other commands have reserved {reserved} of the budget of {whole}"
+
+    @property
+    def _hint(self) -> str:
+        """Return what makes a request smaller, besides a larger budget."""
+        if self._most is not None or len(self._sorted) >= ENOUGH:
+            return ""
+        return f", or --max-tokens to a new run (without it a reply may take {self._completion} tokens)"
+
+    def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
+        if not sizes:
+            return []
+        budget, amounts, whole = self.budget, list[Decimal](), NOTHING
+        room = budget.room(self.estimate(sizes[0]), self._hint)
+        for size in sizes:
+            if whole + (amount := self.estimate(size)) > room:
+                break
+            whole += amount
+            amounts.append(amount)
+        if not amounts or (day := budget.take(whole, self.run)) is None:  # another process may have been faster
+            return []
+        return [Reserved(amount, budget.cap.unit, day) for amount in amounts]
+
+    def resume(self, reserved: Reserved | None) -> None:
+        if reserved and (amount := self._own(reserved)):
+            self.budget.reserved += amount
+            self.budget.entries.resume(self.run, amount, reserved.day)
+
+    def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
+        expected = reserved.amount if reserved else self.estimate(size)
+        received = answer if isinstance(answer, Received) else None
+        taken = self.taken(expected, size, received, answer if isinstance(answer, TransportFault) else None)
+        self._taken[label] = self._taken.get(label, NOTHING) + taken
+
+    def end(self, label: str, reserved: Reserved | None) -> None:
+        taken, day = self._taken.pop(label, NOTHING), reserved.day if reserved else ""
+        self.budget.settle(self._own(reserved), taken, day, self.run)
+
+    def _own(self, reserved: Reserved | None) -> Decimal:
+        """Return what was reserved in the unit of this budget."""
+        return reserved.amount if reserved and reserved.unit == self.budget.cap.unit else NOTHING
+
+    def take(self, size: int) -> Reservation | None:
+        """Return a reservation for a request of so many bytes, None if it does not fit now."""
+        amount = self.estimate(size)
+        day = self.budget.take(amount, self.run)
+        return None if day is None else Reservation(self, amount, size, day)
+
+    async def room(self, size: int) -> None:
+        """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
+        budget = self.budget
+        while budget.room(amount := self.estimate(size), self._hint) < amount:
+            await budget.changed()
+
+    def found(self) -> None:
+        """Note that a request that waited has room, or is gone."""
+        self.waiting -= 1
+
+    def estimate(self, size: int) -> Decimal:
+        """Return what a request of so many bytes may cost.
+
+        Its prompt: a token a byte, which no tokenizer exceeds, later the most tokens a byte of any prompt so far. Its
+        completion: `most`, else 8,192 tokens or the longest so far, later the 99th percentile of the last ones.
+        """
+        prompt = ceil(size * self._ratio) if self._replies >= ENOUGH and self._ratio else size
+        return self._amount(prompt, self._completion)
+
+    @property
+    def _completion(self) -> int:
+        lengths = self._sorted
+        if self._most is not None:
+            return self._most
+        if len(lengths) < ENOUGH:
+            return max([SAFE_START, *lengths[-1:]])
+        return lengths[ceil(0.99 * len(lengths)) - 1]
+
+    def settle(self, reservation: Reservation, received: Received | None, fault: TransportFault | None) -> None:
+        """Count what a try has cost: its usage, or without a reply all that it reserved, unless it was refused."""
+        taken = self.taken(reservation.amount, reservation.size, received, fault)
+        self.budget.settle(reservation.amount, taken, reservation.day, self.run)
+
+    def taken(self, amount: Decimal, size: int, received: Received | None, fault: TransportFault | None) -> Decimal:
+        """Return and count what a try of so many bytes took, of which an amount was expected."""
+        taken = NOTHING
+        if received is not None:
+            taken = self._billed(received, size)
+            if fault is None:  # else it is a probe's, far smaller than the request in whose place it went
+                self._learn(received, size)
+        elif fault is not None and fault.billed:
+            taken = amount
+            self.lost += amount
+        self.spent += taken
+        return taken
+
+    def _billed(self, received: Received, size: int) -> Decimal:
+        """Return what a reply cost; what its usage does not say as much as it may be."""
+        completion = received.completion
+        prompt, answer, most = completion.prompt_tokens, completion.completion_tokens, self._most
+        if completion.lacks_usage:
+            prompt = size if prompt is None else prompt
+            longest = self._sorted[-1] if self._sorted else 0
+            unknown = ceiling(most, longest) + (completion.size if most is None else 0)
+            answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
+        prompt, answer = prompt or 0, answer or 0
+        cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
+        if (unclear := completion.unclear) is None:
+            return self._amount(prompt, answer, cached)
+        prompt += unclear.prompt
+        as_prompt = self._amount(prompt + unclear.either, answer, cached)
+        return max(as_prompt, self._amount(prompt, answer + unclear.either, cached))
+
+    def _learn(self, received: Received, size: int) -> None:
+        completion, unclear = received.completion, received.completion.unclear or NOTHING_UNCLEAR
+        if completion.prompt_tokens is not None:
+            self._replies += 1
+            prompt = completion.prompt_tokens + unclear.prompt + unclear.either
+            self._ratio = max(self._ratio, prompt / max(1, size))
+        if completion.completion_tokens is not None:
+            length = completion.completion_tokens + unclear.either
+            insort(self._sorted, length)
+            self._recent.append(length)
+            if len(self._recent) > REPLIES:
+                del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+
+    def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
+        return self._price.of(prompt, completion, cached) if self._price else Decimal(prompt + completion)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one try of a request of `size` bytes may cost; it belongs to a `day`."""
+
+    meter: Meter
+    amount: Decimal
+    size: int
+    day: str = ""
+
+    def settle(self, received: Received | None, fault: TransportFault | None) -> None:
+        """End the reservation with what the try received, or how it failed."""
+        self.meter.settle(self, received, fault)

@@ -1,0 +1,70 @@
+"""Take part in a run: play its first users, show the estimate, and ask the user whether to continue."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.engine.extension import Extension, Say
+from harness.engine.session import PlayAlone, Session
+from harness.errors import BadInput, HarnessError
+from harness.extensions.estimate.estimates import Estimate, choose, estimate, in_short, lines
+from harness.ui.streams import can_ask, tell
+
+AGREE = "; nobody can be asked here: --yes goes on without asking"
+
+
+class Estimated(HarnessError):
+    """A run ends after its first users, since the user did not agree to the rest."""
+
+    exit_code = 5
+
+
+class FirstUsers(Extension):
+    def __init__(self, args: Any) -> None:
+        self._yes: bool = args.yes
+        if not args.estimate:
+            raise BadInput("--yes is for --estimate")
+
+    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        """Play a few users of each run, print what the whole run will take, and return the sessions that continue.
+
+        All other sessions are finished here: they have ended, or the user did not agree.
+        """
+        sessions = [session for session in sessions if session.unfinished]
+        if not sessions:
+            return ()
+        runs = [run for session in sessions for run in session.unfinished]
+        for run in runs:
+            run.first = choose(run)
+        play(sessions)
+        lanes = {session: session.lane for session in sessions if session.lane}
+        open_lanes = {session: lane for session, lane in lanes.items() if not lane.ending and session.remaining}
+        agreed = self._agreed({session.plan.name: estimate(session) for session in open_lanes}, say)
+        for run in runs:
+            run.first = None
+        for session, lane in lanes.items():
+            if not agreed and session in open_lanes:
+                lane.ending = Estimated(
+                    f"the first users are played, and their replies saved{'' if can_ask() else AGREE}"
+                )
+            if lane.ending or not session.remaining:
+                session.finish()
+            else:
+                session.go_on()
+        return [session for session in sessions if session.code is None]
+
+    def _agreed(self, estimates: Mapping[str, Estimate | None], say: Say) -> bool:
+        """Show the estimates; return whether runs continue, by `--yes` or by the user's answer on a terminal."""
+        known = {name: whole for name, whole in estimates.items() if whole}
+        for name, whole in known.items():
+            for line in lines(name, whole):
+                say(line)
+        if len(known) < len(estimates):
+            say("no estimate: too few of the first users ended")
+            return False
+        if self._yes or not known or not can_ask():
+            return self._yes
+        tell(f"go on, for {in_short(known.values())}? [y/N]")
+        return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,0 +1,56 @@
+"""Send requests that take far longer than the others a second time (`--hedge`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from harness.feature import PLAYING, Feature
+from harness.model import JSON
+from harness.option import number, option
+from harness.store.manifest import Manifest
+
+TUNING, HEDGED = "hedge", "hedged"
+"""In a manifest's tuning: the multiple of the 99th percentile, and how many requests were sent a second time, which
+have a notice of that kind."""
+MOST = 1000
+
+
+@dataclass(frozen=True)
+class Hedge:
+    """After how many times the 99th percentile a request is sent again, such as `Hedge(3)`."""
+
+    hedge: float | None = option(
+        None,
+        "send a request again after N times the 99th percentile, such as 3; may pay twice (default: 0, never)",
+        check=number(lambda value: value == 0 or 1 <= value <= MOST, "a number from 1 to 1000, or 0"),
+    )
+
+
+def multiple_of(manifest: Manifest) -> float:
+    """Return after how many times the 99th percentile a run sends a second try, 0 for never."""
+    tuning: JSON = {**manifest.tuning}
+    found = tuning.get(TUNING)
+    return float(found) if isinstance(found, int | float) and 1 <= found <= MOST else 0.0
+
+
+class _Hedging(Feature):
+    def again(self, manifest: Manifest) -> bool:
+        return multiple_of(manifest) > 0
+
+    def counts(self, manifest: Manifest) -> Mapping[str, int]:
+        tuning: JSON = {**manifest.tuning}
+        number = tuning.get(HEDGED)
+        return {HEDGED: number} if isinstance(number, int) and number > 0 else {}
+
+    def notes(self, manifest: Manifest) -> Iterator[str]:
+        for count in self.counts(manifest).values():
+            yield f"--hedge sent {count} slow requests a second time, so some of them may have been billed twice."
+
+
+FEATURE = _Hedging(
+    "hedging",
+    options={Hedge: PLAYING},
+    extension="harness.extensions.hedging.hedging:Hedging",
+    against_stragglers="--hedge 3 sends a second try",
+)

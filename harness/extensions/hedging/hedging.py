@@ -1,0 +1,128 @@
+"""A second try of a request, while the first one is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from harness.client.caller import Attempt, Caller, Notice, Trying
+from harness.client.health import FailedTries
+from harness.client.transport import Received
+from harness.engine.extension import Extension
+from harness.engine.lane import Lane, Send, User
+from harness.engine.replay import Asked
+from harness.errors import TransportFault
+from harness.extensions.hedging import FEATURE, HEDGED, TUNING, multiple_of
+from harness.model import JSON, Reply
+from harness.options.plan import Plan
+from harness.store.manifest import Manifest
+
+LEAST_SECONDS, LOOK_SECONDS = 1.0, 1.0
+"""Seconds before which no second try is sent; those between two looks while too few replies say what is usual."""
+
+
+class Hedging(Extension):
+    def __init__(self, args: Any) -> None:
+        self._multiple: float | None = args.hedge
+
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        multiple = self._multiple
+        if multiple is None:
+            multiple = multiple_of(old) if old else 0.0
+        if multiple:
+            cast(JSON, manifest.tuning)[TUNING] = multiple
+
+    def trying(self, lane: Lane, trying: Trying) -> Trying:
+        return hedged(lane.caller, multiple_of(lane.runs[0].manifest), trying)
+
+    def sending(self, send: Send) -> Send:
+        async def noted(user: User, asked: Asked, warn: Any) -> Reply:
+            def warned(fault: TransportFault, number: int) -> None:
+                if fault.kind == HEDGED:
+                    manifest = user.run.manifest
+                    cast(JSON, manifest.tuning)[HEDGED] = FEATURE.counts(manifest).get(HEDGED, 0) + 1
+                warn(fault, number)
+
+            return await send(user, asked, warned)
+
+        return noted
+
+
+@dataclass(slots=True)
+class _Race:
+    """Two tries of one request (a `Part` of each): whether one was `sent`, and whether one has `won`."""
+
+    sent: asyncio.Event = field(default_factory=asyncio.Event)
+    won: bool = False
+
+    def admitted(self) -> None:
+        self.sent.set()
+        if self.won:
+            raise asyncio.CancelledError
+
+    def ended(self, received: Received | None, fault: TransportFault | None) -> None:
+        self.won = self.won or (received is not None and fault is None)
+
+
+def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
+    """Return what sends a try that takes a `multiple` of the 99th percentile a second time, to whichever replica has
+    room.
+
+    The first whole reply wins, and the other try is cancelled. Each takes a slot, and counts towards the rates. A fault
+    of one waits for the other.
+    """
+    if not multiple:
+        return trying
+    caller.at_once = 2
+    clock = caller.limiter.slots.clock
+
+    def until_second(start: float) -> float:
+        """Return the seconds until a request that was sent at `start` may be sent again, or until another look."""
+        if (tail := caller.latency.tail) is None:
+            return LOOK_SECONDS
+        return start + max(LEAST_SECONDS, multiple * tail) - clock()
+
+    async def twice(one: Attempt) -> Reply:
+        race = _Race()
+        one = one._replace(parts=(*one.parts, race))
+        tries, second = {_started(trying, one)}, FailedTries()
+        try:
+            await race.sent.wait()
+            done, start = set[asyncio.Task[Reply]](), clock()
+            while not done and (left := until_second(start)) > 0.0:
+                done, _ = await asyncio.wait(tries, timeout=left)
+            if not done:
+                caller.traffic.notices[HEDGED] += 1
+                one.warn(Notice(HEDGED, f"no reply within {clock() - start:.0f} s"), one.number)
+                tries.add(_started(trying, one._replace(user="", number=one.number + 1, tries=second)))
+            return await _first(tries)
+        finally:
+            for each in tries:
+                each.cancel()
+            await asyncio.gather(*tries, return_exceptions=True)
+            one.tries.billable += second.billable  # two faults count as one failed try, and may be billed twice
+
+    return twice
+
+
+def _started(trying: Trying, one: Attempt) -> asyncio.Task[Reply]:
+    async def tried() -> Reply:
+        return await trying(one)
+
+    return asyncio.create_task(tried())
+
+
+async def _first(tries: set[asyncio.Task[Reply]]) -> Reply:
+    """Return the first reply; raise an error once no other try is left, or one that no other try would help."""
+    left = set(tries)
+    while True:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        ended = [one for one in done if not one.cancelled()]
+        ended.sort(key=lambda one: (one.exception() is not None, _faulty(one)))  # a reply before any error
+        if ended and not (left and _faulty(ended[0])):
+            return ended[0].result()
+
+
+def _faulty(one: asyncio.Task[Reply]) -> bool:
+    return isinstance(one.exception(), TransportFault)

@@ -1,0 +1,282 @@
+"""The driver's side of all workers: which part each plays, its share of the limits, and what it reports.
+
+A worker has one turn at a time. Its report is appended to the files of the runs, in order, before its next turn. A part
+whose worker is lost goes on elsewhere, from these files: what is paid for twice is what was in flight, and what the
+worker had saved since its last report.
+
+Shares of an account's limits follow from who plays now. A share grows only by what others have given up: the sum of
+what workers were allowed last, or have in flight if that is more, is never above the limit. A worker that does not
+answer may send until its lease ends, so its share is dealt again after `SHARE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from harness.defaults import GRACE_SECONDS, Tuning
+from harness.errors import EndpointStopped, HarnessError, MachineError
+from harness.extensions.ray.lane import LaneOfParts, UserPart
+from harness.extensions.ray.messages import PartEnd, SentPart, TurnOrder, TurnReport
+from harness.extensions.ray.worker import LEASE_SECONDS
+from harness.feature import function
+
+TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
+"""How long a worker plays between two reports; the first is short: the log gets the requests in flight."""
+SHARE_SECONDS, SILENT_SECONDS = LEASE_SECONDS + 1.0, 60.0
+"""Without a report for so long, a worker's share is dealt again, and its part."""
+HEAD_SECONDS, HEAD_MISSES = 3.0, 4
+"""Between two looks at the cluster's head, and failed ones in a row that mean that it is gone. Ray ends a driver that
+has been without it for a minute."""
+LOSSES_MOST = 5
+"""Losses without any user's end in between, for few workers, after which the run stops: twice the workers if these are
+more."""
+REST_SECONDS = 30.0
+"""How long a worker gets no part whose last one could not go on there, and may elsewhere."""
+BUDGET_REACHED = 5
+"""Exit code of an error about a budget."""
+
+
+class WorkersStopped(HarnessError):
+    """No worker process is left, or nobody who could start another."""
+
+    exit_code = MachineError.exit_code
+
+
+class WorkerGone(Exception):
+    """A worker takes no more turns. `certain`: its process is gone, and with it its connections."""
+
+    def __init__(self, why: str, *, certain: bool) -> None:
+        super().__init__(why)
+        self.certain = certain
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
+    found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop."""
+
+    worker: Any
+    part: UserPart | None = None
+    allowed: int = 0
+    limit: int = 0
+    last: TurnReport = field(default_factory=TurnReport)
+    turned_at: float = 0.0
+    silent: bool = False
+    rests_until: float = float("-inf")
+    loan: Any = None
+
+    @property
+    def in_use(self) -> int:
+        return max(self.allowed, self.last.in_flight)
+
+
+class Crew:
+    """Workers for the lanes of a session; `count` are wanted, of which the `first` is there. `start` returns one, or
+    raises `HarnessError`."""
+
+    def __init__(self, first: Any, start: Callable[[], Awaitable[Any]], count: int) -> None:
+        self._first = first
+        self._start = start
+        self._count = count
+        self._lanes: Sequence[LaneOfParts] = ()
+        self._seats: list[_Seat] = []
+        self._losses = 0
+        self._starting = 0
+        """Workers that are being started."""
+        self._serving = anyio.create_task_group()
+
+    async def serve(self, lanes: Sequence[LaneOfParts]) -> None:
+        """Have workers play the parts of lanes, until cancelled."""
+        self._lanes = lanes
+        async with self._serving:
+            self._serving.start_soon(self._employ, self._first)
+            for _ in range(self._count - 1):
+                self._serving.start_soon(self._hire)
+
+    async def watch(self, head_answers: Callable[[], bool]) -> None:
+        """Stop all lanes once the cluster's head is gone."""
+        missed = 0
+        while missed < HEAD_MISSES:
+            await anyio.sleep(HEAD_SECONDS)
+            missed = 0 if await anyio.to_thread.run_sync(head_answers, abandon_on_cancel=True) else missed + 1
+        self._stop(WorkersStopped("the head of the Ray cluster is gone: `resume` continues on another cluster"))
+
+    def plays(self, lane: LaneOfParts) -> Iterator[_Seat]:
+        """Yield the seats with a part of a lane."""
+        return (seat for seat in self._seats if seat.part and seat.part.lane is lane)
+
+    async def _hire(self) -> None:
+        """Start a worker, and have it play until it is lost."""
+        self._starting += 1
+        try:
+            worker = await self._start()
+        except HarnessError as error:
+            if isinstance(error, MachineError) and (self._seats or self._starting > 1):
+                return self._note(f"the run goes on with fewer workers: {error}")
+            return self._stop(error)
+        finally:
+            self._starting -= 1
+        await self._employ(worker)
+
+    async def _employ(self, worker: Any) -> None:
+        seat = _Seat(worker)
+        self._seats.append(seat)
+        try:
+            while True:
+                if part := self._next(seat):
+                    await self._play(seat, part)
+                else:
+                    await worker.turn(None, TurnOrder(0.0, Tuning(), 0))
+                    await anyio.sleep(TURN_SECONDS / 4)
+        except WorkerGone as gone:
+            if seat.part and not gone.certain:  # it may be sending until then
+                await anyio.sleep_until(seat.turned_at + SHARE_SECONDS)
+            self._lose(seat, gone)
+
+    async def _play(self, seat: _Seat, part: UserPart) -> None:
+        """Have a worker play a part, until it has ended. Raise `WorkerGone`."""
+        lane = part.lane
+        seat.part, seat.last, seat.allowed = part, TurnReport(), 0
+        borrow = function("loan")
+        seat.loan = borrow(lane.caller.allowance) if borrow else None
+        report = await self._answer(seat, part.sent(), self._order(seat, lane))
+        while not report.ended and not lane.over:
+            await self._take(seat, part, report)
+            report = await self._answer(seat, None, self._order(seat, lane))
+        if not lane.over:
+            await self._take(seat, part, report)
+        if not report.ended:
+            raise WorkerGone("it played on after its run had ended", certain=False)
+        seat.part = None
+        if not lane.over:
+            self._end(seat, part, report.ended)
+
+    async def _answer(self, seat: _Seat, sent: SentPart | None, order: TurnOrder) -> TurnReport:
+        """Return the report of a turn. Raise `WorkerGone`."""
+        seat.turned_at = anyio.current_time()
+        answer = asyncio.ensure_future(seat.worker.turn(sent, order))
+        try:
+            await asyncio.wait({answer}, timeout=SHARE_SECONDS)
+            seat.silent = not answer.done()
+            if seat.silent:
+                await asyncio.wait({answer}, timeout=SILENT_SECONDS - SHARE_SECONDS)
+            if not answer.done():
+                raise WorkerGone(f"it has not answered for {SILENT_SECONDS:.0f} s", certain=False)
+            report: TurnReport = answer.result()
+            return report
+        finally:
+            answer.cancel()
+            seat.silent = False
+
+    # Parts and shares
+
+    def _next(self, seat: _Seat) -> UserPart | None:
+        """Return the part that a worker plays next: of the lane with the largest share of parts left."""
+        if anyio.current_time() < seat.rests_until:
+            return None
+        waiting = [lane for lane in self._lanes if lane.waiting and lane.ending is None and self._has_room(lane)]
+        if not waiting:
+            return None
+        return max(waiting, key=lambda lane: len(lane.waiting) / len(lane.parts)).waiting.popleft()
+
+    def _has_room(self, lane: LaneOfParts) -> bool:
+        """Return whether one more worker has a share of a lane's limit."""
+        return len(self._sharing(lane)) < self._limits(lane).most
+
+    def _sharing(self, lane: LaneOfParts) -> list[_Seat]:
+        """Return the seats that have a share of the limits of a lane's account."""
+        return [seat for seat in self._seats if seat.part and seat.part.lane.slots is lane.slots and not seat.silent]
+
+    def _limits(self, lane: LaneOfParts) -> Tuning:
+        """Return the limits of a lane's account as they are now."""
+        return reduce(Tuning.combined, [other.tuning for other in self._lanes if other.slots is lane.slots])
+
+    def _order(self, seat: _Seat, lane: LaneOfParts) -> TurnOrder:
+        sharing, limits = self._sharing(lane), self._limits(lane)
+        number, shares = sharing.index(seat) + 1, min(len(sharing), limits.most)
+        tuning = limits.shared(min(number, shares), shares)
+        used = sum([other.in_use for other in sharing if other is not seat])
+        seat.allowed = max(0, min(tuning.most if number <= shares else 0, limits.most - used))
+        rates = {name: rate * seat.allowed / limits.most for name in ("rpm", "tpm") if (rate := getattr(limits, name))}
+        tuning = replace(tuning, start=seat.limit or tuning.start, **rates)
+        loan = seat.loan.renewed(seat.last.taken, seat.last.reserved, len(sharing)) if seat.loan else None
+        seconds = TURN_SECONDS if seat.last.in_flight else FIRST_TURN_SECONDS
+        grace = None if lane.ending is None else GRACE_SECONDS
+        return TurnOrder(seconds, tuning, seat.allowed, loan, grace)
+
+    # What a worker reports
+
+    async def _take(self, seat: _Seat, part: UserPart, report: TurnReport) -> None:
+        """Save and count what a worker reports."""
+        lane = part.lane
+        try:
+            part.save(report)
+            await lane.commit.saved()
+        except MachineError as error:
+            lane.stop(error, grace=0.0)
+        lane.count(part, report)
+        if report.counts.get(("done", ""), 0) > 0:
+            self._losses = 0
+        if report.latencies:
+            lane.replied_at = anyio.current_time()
+        seat.last, seat.limit = report, report.limit or seat.limit
+        lane.mirror([other.last for other in self.plays(lane)])
+
+    def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
+        """Note how a part has ended; give it to others if it is its worker that cannot go on."""
+        lane, error, loan = part.lane, ended.error, seat.loan
+        if loan:
+            loan.settle(seat.last.taken)
+        lane.end_part(part.run, ended)
+        if error is None:
+            return lane.finished()
+        if lane.ending is not None:
+            return None
+        if not self._may_go_on(lane, error):
+            return lane.stop(loan.reached(error) if loan else error, GRACE_SECONDS)
+        seat.rests_until = anyio.current_time() + REST_SECONDS
+        lane.waiting.appendleft(part)
+        return self._note(f"worker {seat.worker.name} gets no users for {REST_SECONDS:.0f} s: {error}")
+
+    def _may_go_on(self, lane: LaneOfParts, error: HarnessError) -> bool:
+        """Return whether other workers, or the same one later, may play a part that an error has ended."""
+        if error.exit_code == BUDGET_REACHED:
+            return bool(self._sharing(lane))
+        if type(error) is not EndpointStopped:
+            return False
+        if lane.replied_at is None:
+            return self._starting > 0 or any(self.plays(lane))
+        return anyio.current_time() - lane.replied_at < lane.tuning.max_outage
+
+    def _lose(self, seat: _Seat, gone: WorkerGone) -> None:
+        """Give a lost worker's part to others, and start another worker."""
+        self._seats.remove(seat)
+        if part := seat.part:
+            part.lane.waiting.appendleft(part)
+            part.lane.mirror([other.last for other in self.plays(part.lane)])
+            if seat.loan:
+                seat.loan.lose()
+        seat.worker.kill()
+        self._losses += 1
+        self._note(f"worker {seat.worker.name} is lost: {gone}")
+        if self._losses > max(LOSSES_MOST, 2 * self._count):
+            return self._stop(WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}"))
+        if any(not lane.over for lane in self._lanes):
+            self._serving.start_soon(self._hire)
+
+    def _note(self, words: str) -> None:
+        for lane in self._lanes:
+            if not lane.over:
+                lane.note("worker", words)
+
+    def _stop(self, error: HarnessError) -> None:
+        for lane in self._lanes:
+            if not lane.over:
+                lane.stop(error, GRACE_SECONDS)

@@ -1,0 +1,99 @@
+"""The lanes of a session whose users worker processes play."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from harness.analysis.selection import folder
+from harness.benchmark import kept_files
+from harness.benchmarks.files import input_file
+from harness.engine.accounts import Opening, OpenLanes, open_lanes
+from harness.engine.extension import Extension, Say
+from harness.engine.lane import Lane
+from harness.errors import BadInput, to_install
+from harness.extensions.ray import LOCAL, RAY, of_workers
+from harness.extensions.ray.crew import Crew
+from harness.extensions.ray.lane import LaneOfParts
+from harness.extensions.ray.messages import RESULTS, REUSED, TASKS, WorkerPlan
+from harness.options.plan import Plan
+from harness.store.files import RunFiles
+
+
+class Workers(Extension):
+    """`address` is that of a cluster, None for one on this machine. `workers` is how many are wanted, None for one on
+    each free CPU."""
+
+    def __init__(self, args: Any) -> None:
+        """Raise `BadInput` for options of another engine."""
+        if args.engine == LOCAL:
+            raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")
+        if args.api_key and any(args.api_key in word for word in sys.argv):
+            raise BadInput(
+                "--api-key is not for --engine ray: the cluster's list of jobs shows command lines. "
+                "Give --api-key-file, or a variable such as LLM_API_KEY"
+            )
+        self.address: str | None = args.ray_address
+        self.workers: int | None = args.workers
+        reuse = getattr(args, "reuse", None)
+        self._reused = folder(reuse, args.results_dir) if reuse else None
+
+    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+        if find_spec("ray") is None:
+            raise BadInput(f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}")
+
+    def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+        from harness.extensions.ray import cluster  # an extra package
+
+        where = f"to the Ray cluster at {self.address}" if self.address else "Ray on this machine"
+        say(f"{'connecting' if self.address else 'starting'} {where} ...")
+        workers = held.enter_context(cluster.connected(self.address, self.workers))
+
+        async def on_workers(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
+            plans = [_worker_plan(opening.plan, self._reused) for opening in openings]
+            start = cluster.Cluster(plans).start
+            crew = Crew(await start(), start, workers)
+            return await held.enter_async_context(_served(crew, workers, openings, cluster.head_answers))
+
+        return on_workers
+
+
+def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
+    """Return what a worker gets of a plan; `reused` is the folder of a run whose replies are used."""
+    benchmark = plan.benchmark
+    files = {f"{RESULTS}/{plan.name}/{path}": content for path, content in kept_files(benchmark).items()}
+    for data_file in benchmark.task_files.data_files:
+        path = benchmark.task_files.file_in(benchmark.folder, data_file)
+        files[f"{TASKS}/{os.path.relpath(path, benchmark.folder)}"] = input_file(path)
+    name = reused.resolve().name if reused else None
+    if reused:
+        for saved in (RunFiles(reused, subset) for subset in plan.tasks):
+            files |= {f"{REUSED}/{name}/{path.name}": path.read_bytes() for path in (saved.manifest, saved.responses)}
+    return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, files, name)
+
+
+@asynccontextmanager
+async def _served(
+    crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
+) -> AsyncIterator[list[LaneOfParts]]:
+    """A lane for each opening, whose users a crew of so many workers plays."""
+    lanes: list[LaneOfParts] = []
+
+    def made(place: int, *args: Any, **more: Any) -> Lane:
+        lanes.append(LaneOfParts(*args, crew=crew, place=place, plan=openings[place].plan, workers=workers, **more))
+        return lanes[-1]
+
+    async with AsyncExitStack() as held, anyio.create_task_group() as serving:
+        await open_lanes(openings, held, lambda place: partial(made, place))
+        serving.start_soon(crew.serve, lanes)
+        serving.start_soon(crew.watch, head_answers)
+        yield lanes
+        serving.cancel_scope.cancel()

@@ -1,0 +1,80 @@
+"""Settle requests by the replies of another run, where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from harness.analysis import selection
+from harness.client.quirks import QUIRKS, unwanted
+from harness.engine.extension import Extension, Say
+from harness.engine.lane import Settle, User
+from harness.engine.replay import Asked
+from harness.errors import BadInput
+from harness.extensions.reuse.saved_replies import SavedReplies
+from harness.model import JSON, Completion
+from harness.options.plan import Plan
+from harness.store.manifest import Identity, Manifest, differences, load
+from harness.store.run import RunFiles, value_text
+
+
+class Reuse(Extension):
+    def __init__(self, args: Any) -> None:
+        self._folder = selection.folder(args.reuse, args.results_dir)
+        self._estimating = bool(getattr(args, "estimate", False))
+        self._replies: dict[Path, SavedReplies] = {}
+        """By the path of the manifest of the run that uses them."""
+        self.resume_words = ["--reuse", str(self._folder)]
+
+    def check(self, plans: Sequence[Plan]) -> None:
+        if self._estimating:
+            raise BadInput("--estimate is for requests that are paid for: not with --reuse")
+
+    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+        for plan in plans:
+            for subset in plan.tasks:
+                replies = saved_replies(self._folder, plan, subset)
+                held.callback(replies.close)
+                self._replies[RunFiles(plan.folder, subset).manifest] = replies
+
+    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        quirks = self._replies[RunFiles(plan.folder, manifest.subset).manifest].quirks
+        manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *quirks})
+
+    def settling(self, settle: Settle) -> Settle:
+        async def reused(user: User, asked: Asked) -> Completion:
+            if (reply := self._replies[user.run.store.files.manifest].reply(asked.digest, asked.nth)) is None:
+                return await settle(user, asked)
+            user.lane.progress.replayed += 1
+            user.save(asked, reply)
+            return reply.completion
+
+        return reused
+
+
+def saved_replies(folder: Path, plan: Plan, subset: str) -> SavedReplies:
+    """Return the replies of the run in a folder. Raise `BadInput` if they are not what this run's own requests would
+    get: of another model, of other sampling, or samples."""
+    files, asked, about = RunFiles(folder, subset), plan.identity(), f"--reuse {folder}"
+    if plan.folder.exists() and plan.folder.samefile(folder):
+        raise BadInput(f"{about}: it is this very run, which takes up its own replies without that")
+    earlier = load(files.manifest)
+    if earlier is None:
+        raise BadInput(f"{about}: it has no run of {subset}")
+    temperature = {**asked["sampling"], **plan.sampling.extra_body}["temperature"]
+    if temperature != 0:
+        raise BadInput(
+            f"{about}: only at temperature 0 is one reply as good as another, and this run's is {temperature}"
+        )
+    for name, (theirs, ours) in differences(_requested(earlier.identity), _requested(asked)).items():
+        raise BadInput(f"{about}: {name} is {value_text(theirs)} there, and {value_text(ours)} in this run")
+    used = {*earlier.provenance.get("quirks_used", ())}
+    if spoiled := used & {"no_temperature", *unwanted(plan.benchmark.asking.needs_schema)}:
+        raise BadInput(f"{about}: its requests were not sent as this run needs them: {QUIRKS[min(spoiled)].sentence}")
+    return SavedReplies(files.responses, folder.resolve().name, used & QUIRKS.keys())
+
+
+def _requested(identity: Identity) -> JSON:
+    return {"model": identity["model"], "sampling": identity["sampling"]}

@@ -1,0 +1,322 @@
+"""Where requests go and with which key (docs/design.md, section 7; docs/providers.md).
+
+A key goes only to the address that it was given for: a provider's variable to that provider's addresses, `LLM_API_KEY`
+to `LLM_API_BASE`, `OPENAI_API_KEY` to `OPENAI_BASE_URL` or OpenAI itself, `--api-key` to the address of the same
+command. Today's options, variables and files name both: a manifest says only in which way its address was named.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness.benchmarks.files import content, is_descriptor
+from harness.client.address import Address, public_url
+from harness.defaults import OPENAI_URL
+from harness.errors import BadInput
+from harness.feature import function
+from harness.options import providers
+from harness.options.options import Endpoint, Fallback, Session
+from harness.options.providers import Provider
+from harness.options.secrets import LARGEST_KEY_FILE
+
+MISSING = (
+    "no endpoint: set LLM_API_BASE and LLM_API_KEY (or OPENAI_API_KEY for OpenAI itself, or give --api-url and "
+    "--api-key) to the address and key of an OpenAI-compatible API, or name a --provider; `--model baseline/recency` "
+    "needs none of these"
+)
+
+BASES = {"LLM_API_KEY": "LLM_API_BASE", "OPENAI_API_KEY": "OPENAI_BASE_URL"}
+"""Variable of a key -> variable of the address that it was given for, in the order in which they are looked up."""
+
+FROM_FILE = "--api-key-file "
+"""Before the file's path, as the manifest names where a key is from."""
+
+FLAG, PROVIDER = "--api-url", "provider"
+"""How an address was named, as the manifest has it (`address_from`): by the flag or by a provider's entry. Else it is
+a variable's name, or an option with the path of a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`addresses` are replicas of one service. `key_from` names the option or variable that held the key, None if no
+    key is sent; `provider` is None if no provider was named. `address_from` says how the address was named."""
+
+    addresses: tuple[Address, ...]
+    key_from: str | None
+    provider: Provider | None = None
+    address_from: str = FLAG
+
+    @property
+    def shown(self) -> str:
+        """Return the addresses without credentials and query, separated by spaces."""
+        return " ".join([address.shown for address in self.addresses])
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        return hosts_in(address.url for address in self.addresses)
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the words of a command line that name address and key as this command's own did."""
+        words: list[str] = []
+        option, _, path = self.address_from.partition(" ")
+        if self.address_from == FLAG:
+            words += [word for address in self.addresses for word in (FLAG, address.shown)]
+        elif path:
+            words += [option, path]
+        key_option, _, key_file = (self.key_from or "").partition(" ")
+        if key_option in ("--api-key", FROM_FILE.strip()):
+            words += [key_option, "..." if not key_file or is_descriptor(Path(key_file)) else key_file]
+        return words
+
+
+def host_of(url: str) -> str:
+    """Return host and port in one spelling; text that is no address unchanged."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname}:{parts.port or {'http': 80, 'https': 443}.get(parts.scheme)}"
+    except ValueError:
+        return url
+
+
+def hosts_in(urls: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(host_of, urls))
+
+
+def _is_loopback(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+Key = tuple[str | None, str | None]
+"""A key and its source: the option or variable that held it."""
+NO_KEY: Key = (None, None)
+
+
+def find(args: Session, environment: Mapping[str, str], provider: Provider | None = None) -> Found | None:
+    """Return the endpoint of a command, None if options and environment name none.
+
+    Raise `BadInput` if a provider's address, key or headers are missing.
+    """
+    if args.endpoint:
+        return _at_endpoint(args.endpoint, args, environment)
+    if provider is not None:
+        return _at_provider(provider, args, environment)
+    if args.api_url:
+        return _at(args.api_url, args, environment, FLAG, _key_for(args.api_url, environment, named=True))
+    by_variables = [*_at_variables(args, environment)]
+    if by_variables and by_variables[0].address_from in BASES.values():
+        return by_variables[0]
+    if args.fallback:
+        return _at_fallback(args.fallback, args, environment)
+    is_for_openai = not (environment.get("LLM_API_KEY") or _explicit_key(args))
+    return by_variables[0] if by_variables and is_for_openai else None
+
+
+def _at(
+    urls: Sequence[str],
+    args: Session,
+    environment: Mapping[str, str],
+    address_from: str,
+    key: Key = NO_KEY,
+    provider: Provider | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Found:
+    """Return an endpoint with the command's headers and certificates; a key of the command takes precedence.
+
+    `LLM_INSECURE_TLS=1` checks no certificate.
+    """
+    value, key_from = _explicit_key(args) or key
+    insecure, headers = environment.get("LLM_INSECURE_TLS") == "1", {**(headers or {}), **dict(args.extra_header)}
+    ca_file = args.ca_file or (provider.ca_file if provider else None)
+    addresses = [Address(url, value, insecure, headers, ca_file) for url in urls]
+    return Found(tuple(addresses), key_from, provider, address_from)
+
+
+def _at_endpoint(endpoint: Endpoint, args: Session, environment: Mapping[str, str]) -> Found:
+    """Return the endpoint in an endpoint file."""
+    key_from = endpoint.address_from if endpoint.key else None
+    return _at([endpoint.url], args, environment, endpoint.address_from, (endpoint.key, key_from))
+
+
+def _at_fallback(fallback: Fallback, args: Session, environment: Mapping[str, str]) -> Found:
+    """Return the endpoint in a settings file."""
+    key = _key_for(fallback.urls, environment, named=True)
+    if fallback.key_file and not _explicit_key(args):
+        key = key_in(fallback.key_file), f"{FROM_FILE}{fallback.key_file.resolve()}"
+    return _at(fallback.urls, args, environment, fallback.address_from, key)
+
+
+def _at_variables(args: Session, environment: Mapping[str, str]) -> Iterator[Found]:
+    """Yield the endpoints that the general variables name; the last is OpenAI itself, if its key is there alone."""
+    urls = {variable: environment.get(variable) for variable in BASES.values()}
+    if environment.get("OPENAI_API_KEY") and not urls["OPENAI_BASE_URL"]:
+        urls["OPENAI_API_KEY"] = OPENAI_URL
+    for variable, url in urls.items():
+        if url:
+            yield _at([url], args, environment, variable, _key_for([url], environment, named=False))
+
+
+def _at_provider(provider: Provider, args: Session, environment: Mapping[str, str]) -> Found:
+    """Return a provider's own addresses, or those of the command instead, to which its key is never sent."""
+    own = providers.addresses(provider, environment) if not args.api_url or provider.base_url else ()
+    urls = args.api_url or own
+    at_home = {public_url(url) for url in urls} <= {public_url(url) for url in own}
+    key = NO_KEY
+    if at_home and provider.key_env and not _explicit_key(args):
+        if value := environment.get(provider.key_env):
+            key = value, provider.key_env
+        elif provider.key_required:
+            raise BadInput(
+                f"no key for {provider.name}: set {provider.key_env} to the key for {public_url(urls[0])}, "
+                "or give --api-key-file"
+            )
+    headers = providers.headers(provider, environment) if at_home else {}
+    variable = provider.url_env or ""
+    address_from = PROVIDER
+    if args.api_url:
+        address_from = FLAG
+    elif variable in BASES.values() and environment.get(variable):
+        address_from = variable
+    return _at(urls, args, environment, address_from, key, provider, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run to go on with: its name, what its manifest says of its endpoint, its provider as it is today, and the
+    command that resumes it, to which flags can be added."""
+
+    name: str
+    provenance: Mapping[str, Any]
+    provider: Provider | None
+    command: str
+
+    @property
+    def address_from(self) -> str | None:
+        """Return how the address was named; None of manifests that do not say it, where only a variable can have."""
+        recorded: str | None = self.provenance.get("address_from")
+        if recorded or self.provider:
+            return recorded or PROVIDER
+        key_from: str = self.provenance["key_from"] or ""
+        is_endpoint_file = " " in key_from and not key_from.startswith(FROM_FILE)
+        return key_from if is_endpoint_file else None
+
+    @property
+    def urls(self) -> list[str]:
+        urls: list[str] = self.provenance["endpoint"].split()
+        return urls
+
+    def at(self, urls: Sequence[str], *more: str) -> str:
+        """Return the command to type to go on at an address."""
+        words = [word for url in urls for word in (FLAG, public_url(url))]
+        return f"`{self.command} {shlex.join([*(words or (FLAG, 'URL')), *more])}`"
+
+
+def for_resume(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
+    """Return the endpoint of an earlier run: named in the same way as before, as that names it today.
+
+    The manifest decides neither where requests go nor what is sent with them, but on loopback, without a key. Raise
+    `BadInput`, with the command to type, where nothing of today names the endpoint, or only a general variable would
+    move the run to another host.
+    """
+    missing = [name for name in run.provenance.get("headers") or () if name not in dict(args.extra_header)]
+    if missing:
+        raise BadInput(f"{run.name} was given the header {missing[0]} by --extra-header: give it again")
+    if args.endpoint or args.provider or args.api_url:
+        found = find(args, environment, run.provider)
+        assert found is not None  # an address or a provider is named
+        return found
+    found = _named_as_before(args, run, environment) or _on_loopback(args, run, environment)
+    if found.key_from is None and run.provenance["key_from"] is not None:
+        raise BadInput(
+            f"{run.name} was run with a key ({run.provenance['key_from']}), and nothing names one for {found.shown} "
+            f"now: set it, or give it: {run.at(found.shown.split(), '--api-key-file', 'FILE')}"
+        )
+    return found
+
+
+def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found | None:
+    """Return what names an endpoint for a run today, None if nothing does."""
+    option, _, path = (run.address_from or "").partition(" ")
+    if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
+        return _at_fallback(args.fallback, args, environment)
+    if path:
+        read_again = function("endpoint_again")
+        endpoint = read_again and read_again(run.address_from)
+        return _at_endpoint(endpoint, args, environment) if endpoint else None
+    if run.provider and option != FLAG:
+        named = [_at_provider(run.provider, args, environment)]
+    else:
+        named = [*_at_variables(args, environment)]
+    for found in named:
+        if found.address_from == PROVIDER or found.hosts <= hosts_in(run.urls):
+            return replace(found, provider=run.provider)
+    if option == FLAG or not named:  # the variables are for other runs
+        return None
+    raise BadInput(
+        f"{run.name} ran on {' '.join(run.urls)}, and {named[0].address_from} alone moves no run to another host: to "
+        f"go on at {named[0].shown}, {run.at(named[0].shown.split())}; to stay, {run.at(run.urls)}"
+    )
+
+
+def _on_loopback(args: Session, run: EarlierRun, environment: Mapping[str, str]) -> Found:
+    """Return the endpoint that a manifest has on this machine. Raise `BadInput` for any other."""
+    is_sent = bool(_explicit_key(args) or args.extra_header)
+    if is_sent or not run.urls or not all(map(_is_loopback, run.urls)):
+        raise BadInput(f"{run.name} ran on {' '.join(run.urls)}, which nothing names now: {run.at(run.urls)}")
+    return _at(run.urls, args, environment, run.address_from or FLAG, NO_KEY, run.provider)
+
+
+def _explicit_key(args: Session) -> Key | None:
+    """Return the key that an option of the command gives, None without one."""
+    if args.api_key_file is not None:
+        path = args.api_key_file
+        return key_in(path), f"{FROM_FILE}{path if is_descriptor(path) else path.resolve()}"
+    return (args.api_key, "--api-key") if args.api_key else None
+
+
+def key_in(path: Path) -> str:
+    """Return the key in a file that an option of this command names. Raise `BadInput` if it has none."""
+    return _key_handed_over(path) if is_descriptor(path) else _key_of_file(path)
+
+
+@functools.lru_cache
+def _key_handed_over(path: Path) -> str:
+    """Return the key in a pipe, which can be read only once, for all models of a command."""
+    return _key_of_file(path, functools.partial(content, pipe=True))
+
+
+def _key_of_file(path: Path, read: Callable[[Path, int], bytes] = content) -> str:
+    try:
+        key = read(path, LARGEST_KEY_FILE).decode("utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"cannot read the key in {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
+    if not key:
+        raise BadInput(f"{path} holds no key")
+    return key
+
+
+def _key_for(urls: Sequence[str], environment: Mapping[str, str], *, named: bool) -> Key:
+    """Return the key of the variable that belongs to these addresses. `LLM_API_KEY` without an address of its own goes
+    with one that the command named."""
+    for key_name in BASES:
+        own = _address_of(key_name, environment)
+        its_own = named if own is None else all(public_url(own) == public_url(url) for url in urls)
+        if environment.get(key_name) and its_own:
+            return environment[key_name], key_name
+    return NO_KEY
+
+
+def _address_of(key_name: str, environment: Mapping[str, str]) -> str | None:
+    """Return the address that a variable's key belongs to, None if the environment does not name it."""
+    return environment.get(BASES.get(key_name, "")) or (OPENAI_URL if key_name == "OPENAI_API_KEY" else None)

@@ -1,0 +1,102 @@
+"""`--config`: the endpoint in another program's YAML file.
+
+Its `llm` is a list of `{provider, base_url, api_key, model, concurrency or semaphore, timeout}`; other fields
+are that program's own. It holds a key, so no message shows a value.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from harness.benchmarks.files import content
+from harness.defaults import CONCURRENCY_MOST
+from harness.errors import BadInput, to_install
+from harness.model import JSON
+from harness.option import whole
+from harness.options import fields, providers, trusted
+from harness.options.options import Endpoint
+from harness.ui.streams import tell
+
+FROM_CONFIG = "--config "
+"""Before the file's path, as the manifest says how the address was named."""
+OF_TAGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of YAML's tags on values that they cannot convert."""
+LARGEST = 1 << 20
+"""Bytes of a file."""
+
+OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "siliconflow", "zhipuai", "volcengine")}
+"""Provider that needs no address in a file -> its name in `providers.toml`."""
+
+
+def endpoint_of(args: Any) -> Endpoint | None:
+    """Return the endpoint of a command's file, None without one. Raise `BadInput` with file and field."""
+    if args.config is None:
+        return None
+    if args.api_url or args.api_key or args.api_key_file or args.provider:
+        raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")
+    given, others = read(args.config)
+    if others:
+        tell(f"{args.config}: only the first of its {others + 1} endpoints is used")
+    trusted.remember([given.address_from], os.environ)
+    return given
+
+
+def endpoint_again(address_from: str) -> Endpoint | None:
+    """Return the endpoint of a run's file as it is now, None if no command of this user has named that file: a run's
+    folder may come from somebody else."""
+    if not address_from.startswith(FROM_CONFIG) or not trusted.remembers([address_from], os.environ):
+        return None
+    return read(Path(address_from.removeprefix(FROM_CONFIG)))[0]
+
+
+def read(path: Path) -> tuple[Endpoint, int]:
+    """Return the first endpoint of a file, and how many follow it. Raise `BadInput` with file and field."""
+    entries = _document(path).get("llm")
+    if type(entries) is not list or not entries:
+        raise BadInput(f"{path}: field llm: expected a list of at least one endpoint")
+    first = entries[0]
+    if type(first) is not dict:
+        raise BadInput(f"{path}: field llm[0]: expected a mapping")
+    pace = "concurrency" if first.get("concurrency") is not None else "semaphore"
+    checks = {
+        "model": fields.MODEL,
+        pace: whole(1, CONCURRENCY_MOST),
+        "timeout": fields.SECONDS,
+        "api_key": (lambda value: type(value) is str, "a key in quotes"),
+        "base_url": (lambda value: type(value) is str, "an address"),
+    }
+    found = {name: value for name in checks if (value := first.get(name)) is not None}
+    for name, (fits, expected) in checks.items():
+        if (name in found or name == "model") and not fits(found.get(name)):
+            raise BadInput(f"{path}: field llm[0].{name}: expected {expected}")
+    url = found.get("base_url") or _known_address(first.get("provider"), path)
+    key = found.get("api_key") or None
+    names = {"concurrency": pace, "timeout": "timeout"}
+    tuning = {name: found[given] for name, given in names.items() if given in found}
+    return Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", found["model"], tuning, str(path)), len(entries) - 1
+
+
+def _known_address(provider: Any, path: Path) -> str:
+    """Return the address of a provider in the shipped providers file."""
+    if type(provider) is not str or provider not in OURS:
+        raise BadInput(f"{path}: field llm[0].base_url: expected an address, or as provider one of {', '.join(OURS)}")
+    return providers.shipped().providers[OURS[provider]].base_url[0]
+
+
+def _document(path: Path) -> JSON:
+    try:
+        import yaml
+    except ImportError:
+        raise BadInput(f"--config needs the package PyYAML: {to_install('PyYAML')}") from None
+    try:
+        data: Any = yaml.safe_load(content(path, LARGEST))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, *OF_TAGS) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise BadInput(f"{path}{f', line {mark.line + 1}' if mark else ''}: expected YAML") from None
+    if type(data) is not dict:
+        raise BadInput(f"{path}: expected a mapping with the field llm")
+    return data

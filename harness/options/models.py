@@ -1,0 +1,158 @@
+"""Resolve the models that a command names: names, providers, addresses, sampling, pace."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness import defaults
+from harness.client import quirks
+from harness.client.connect import usable
+from harness.client.request_body import Sampling
+from harness.cost import Price
+from harness.errors import BadInput
+from harness.feature import function
+from harness.model import JSON, Message, Request
+from harness.options import address, options, providers
+from harness.options.options import RunOptions
+from harness.options.providers import Book, Provider, QueuedModel
+from harness.ui.streams import tell
+
+OWN_MEMBERS = frozenset({"model", "messages"})
+PARAMETERS = ("temperature", "top_p", "seed", "max_tokens")
+"""Of requests: options of a command, and fields of an entry of a queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of a command: its run's name, its requests' parameters, their endpoint, the pace, and the price.
+
+    `sampling` has only what the user set; the default temperature is the benchmark's. `queued` is what its entry of a
+    queue has for features.
+    """
+
+    name: str
+    sampling: Sampling
+    found: address.Found | None
+    pace: JSON
+    price: Price | None
+    queued: Mapping[str, Any]
+
+
+def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]) -> Model | None:
+    """Return the model of an entry, None if something is missing, which is added to `missing`."""
+    placed = bool(args.provider or args.endpoint)
+    if not placed and (near := providers.misspelt(entry.model, book)):
+        name, _, rest = entry.model.partition(":")
+        words = f"{name} is no known provider: did you mean {near}:{rest}? (If {entry.model} is the model's own name, "
+        missing.append(f"{words}name its provider with --provider.)")
+        return None
+    provider_name, model = named(entry, args, book)
+    run_name = options.new_run_name(args.name or entry.name, model)
+    provider = provider_named(provider_name, book, args)
+    unknown = None if provider or placed else providers.unknown_provider(model, book)
+    baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or args.endpoint or provider)
+    try:
+        found = None if baseline else address.find(args, os.environ, provider)
+        for one in found.addresses if found else ():
+            usable(one)
+    except BadInput as error:
+        missing.append(str(error))
+        return None
+    if found is None and not baseline:
+        missing += filter(None, (address.MISSING, unknown))
+    elif found and unknown and "/" in model.partition(":")[2]:
+        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {unknown}")
+    extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
+    by_user = {name: getattr(args if getattr(args, name) is not None else entry, name) for name in PARAMETERS}
+    sampling = Sampling(model, **by_user, extra_body=extra)
+    _check_encodable(sampling)
+    pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
+    return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.features)
+
+
+def price_of(found: address.Found | None, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint, None if it is not known, and for a baseline, which costs nothing."""
+    known = function("price_of")
+    return known(found, model, book) if known and found else None
+
+
+def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
+    """Raise `BadInput` if a key or header of the command itself would go to several endpoints."""
+    places = {model.found.hosts for model in models if model.found}
+    given = {"--api-key": args.api_key, "--api-key-file": args.api_key_file, "--extra-header": args.extra_header}
+    if len(places) > 1 and (option := next(filter(given.get, given), None)):
+        raise BadInput(
+            f"{option} is for one endpoint, and these models have {len(places)}: put it into the providers file "
+            "(key_env, extra_headers), or run them one by one"
+        )
+
+
+def named(entry: QueuedModel, args: RunOptions, book: Book) -> tuple[str | None, str]:
+    """Return provider and model of an entry. With an address of its own the whole name is the model."""
+    if args.provider or args.endpoint:
+        return args.provider, entry.model
+    return providers.split_model(entry.model, book)
+
+
+def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedModel]:
+    """Return the `models` of the command, then those of its queue."""
+    found = [QueuedModel(model) for model in models]
+    if args.queue is not None:
+        if args.queue not in book.queues:
+            known = ", ".join(book.queues) or "none"
+            where = args.source("queue")
+            raise BadInput(f"{where}: there is no queue {args.queue} in {book.files[-1]}: known are {known}")
+        found += book.queues[args.queue]
+    if args.name and len(found) > 1:
+        where = args.source("name")
+        raise BadInput(f"{where} is for one model: in a queue of the providers file each entry can have a name")
+    for entry in found:
+        if both := next((name for name in entry.features if getattr(args, name, None) is not None), None):
+            raise BadInput(
+                f"{args.source(both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
+                f"gives {entry.model} a {both} of its own: use one"
+            )
+    names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
+    twice = [name for name, count in names.items() if count > 1]
+    if twice and not args.name:
+        raise BadInput(
+            f"{names[twice[0]]} of the models would share the folder {twice[0]}: give each a name, in a queue of the "
+            "providers file"
+        )
+    return found
+
+
+def provider_named(name: str | None, book: Book, args: RunOptions) -> Provider | None:
+    if name is None:
+        return None
+    if (provider := book.providers.get(name)) is None:
+        where, known = args.source("provider"), ", ".join(book.providers)
+        raise BadInput(f"{where}: unknown provider {name}: known to {book.files[-1]} are {known}")
+    try:
+        quirks.checked(provider.adapt)
+    except BadInput as error:
+        raise BadInput(f"{provider.source}: providers.{provider.name}.adapt: {error}") from None
+    return provider
+
+
+def pace_of(provider: Provider) -> JSON:
+    """Return the pace in the providers file, by the names of `Tuning`."""
+    limits = {name: getattr(provider, name) for name in ("rpm", "tpm", "timeout", "stream")}
+    pace = {name: value for name, value in limits.items() if value is not None}
+    if provider.concurrency is not None:
+        pace["concurrency"] = None if provider.concurrency == defaults.AUTO else provider.concurrency
+    return pace
+
+
+def _check_encodable(sampling: Sampling) -> None:
+    """Raise `BadInput` for values that cannot be in a JSON body."""
+    if own := OWN_MEMBERS & sampling.extra_body.keys():
+        raise BadInput(f"the member {min(own)} of a request is the harness's own: it cannot be in extra_body")
+    try:
+        sampling.encode(Request((Message("user", ""),)))
+    except TypeError as error:
+        raise BadInput(f"a request with these parameters cannot be written as JSON: {error}") from None

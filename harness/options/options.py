@@ -1,0 +1,451 @@
+"""The options of the core's commands, and what follows from them. Features declare theirs in their folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import orjson
+
+from harness import defaults
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
+from harness.chat import Structured
+from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
+from harness.errors import BadInput, in_brief
+from harness.model import JSON, Snapshots
+from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
+from harness.options.fields import CONCURRENCY, SECONDS
+from harness.options.fields import header as checked_header
+
+NAME_BYTES = 200
+"""Longest name of a run: file systems allow 255, and backups append to names."""
+
+RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
+
+SEED_MOST = 2**32 - 1
+POSITIVE_INT = whole(1, defaults.BITS_64 - 1)
+REQUESTS = whole(1, CONCURRENCY_MOST)
+RETRIES = whole(0, RETRIES_MOST)
+SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
+IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
+WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
+
+
+def folder_name(text: str) -> str:
+    """Parse a run's name."""
+    if not text.strip():
+        raise ValueError(f"expected {CHECKS[str][1]}")
+    return run_name(text, "")
+
+
+def header(text: str) -> tuple[str, str]:
+    """Parse a header in HTTP's form."""
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if not colon:  # the text may be the value alone, so it is not shown
+        raise ValueError("expected NAME:VALUE")
+    return checked_header(name, value)
+
+
+def ca_file(text: str) -> str:
+    """Return the absolute path of a file."""
+    path = Path(text).absolute()
+    if not path.is_file():
+        raise ValueError(f"no such file: {in_brief(text)}")
+    return str(path)
+
+
+def concurrency(text: str) -> int | str:
+    """Parse a number of requests, or `auto`."""
+    made = int(text[:20]) if text.isdecimal() else text
+    if CONCURRENCY[0](made):
+        return made
+    raise ValueError(f"expected {CONCURRENCY[1]}, got {in_brief(text)}")
+
+
+def json_object(text: str) -> JSON:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {text!r}")
+    return value
+
+
+# What several commands have
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """The address in a settings file (`source`), and a file with its key: for a model whose address is named neither by
+    an option, nor by its provider, nor by a variable. `address_from` is how the manifest says that it was named."""
+
+    urls: tuple[str, ...]
+    key_file: Path | None
+    source: str
+    address_from: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An endpoint that a feature's option names: its address and key, how the manifest says that they were named, its
+    model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+
+    url: str
+    key: str | None = field(repr=False)
+    address_from: str
+    model: str
+    tuning: JSON
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
+    values as words of a command line."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    fallback: Fallback | None = None
+    places: Mapping[str, Any] = field(default_factory=dict)
+    words: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options:
+    """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
+    says where the settings file has its values, and `fallback` is that file's address."""
+
+    examples: ClassVar[Sequence[str]] = ()
+    typed: frozenset[str] = frozenset()
+    places: Mapping[str, object] | None = None
+    fallback: Fallback | None = None
+
+    def source(self, name: str) -> str:
+        """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
+        return str((self.places or {}).get(name) or f"--{name.replace('_', '-')}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TasksFolder(Options):
+    """Where tasks are."""
+
+    tasks_dir: Path = option(defaults.TASKS_FOLDER, "default: tasks", unit="DIR", read=folder)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ResultsFolder(Options):
+    """Where runs are."""
+
+    results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Earlier(ResultsFolder):
+    """Runs that exist, and what their code needs."""
+
+    tasks_dir: Path | None = option(
+        None, "where the runs' tasks are now (default: where they were)", unit="DIR", read=folder
+    )
+    trust: bool = option(
+        False,
+        "run code of benchmarks, prompts and agents in folders of runs that you have not run on this machine before",
+        once=True,
+    )
+    benchmark: str | None = option(
+        None,
+        "your own file of the runs' benchmark, used instead of the copy in their folder (or package.module:Name)",
+        unit="FILE.py",
+    )
+
+
+def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, unit: str = "RUN") -> Any:
+    """Return the field of names of runs, each by position or with `--name`."""
+    more: JSON = {"position": unit, "own": True, "completes": RUNS, "everyday": True}
+    return option((), words, unit=unit, flags="--name", read=read, **more)
+
+
+def platform_option(words: str) -> Any:
+    return option(None, words, unit="NAME", flags="--subset --platform", own=True, everyday=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Which(Options):
+    """Which runs; without these options, all."""
+
+    runs: Sequence[str] = runs_option("names of runs, their folders under the results (default: all)")
+    model: str | None = option(None, "the run of this model", unit="MODEL", own=True)
+    platform: Sequence[str] | None = platform_option("one subset; may be repeated")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OneBenchmark(Options):
+    """The benchmark that a command is for."""
+
+    benchmark: str = option(
+        defaults.BENCHMARK,
+        f"one that ships or is installed, FILE.py or package.module:Name (default: {defaults.BENCHMARK})",
+        position="BENCHMARK",
+        everyday=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Forced(Options):
+    """Whether outputs may replace what is at a path that the user names."""
+
+    force: bool = option(False, "replace files that are there already", once=True)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class AsJson(Options):
+    """Whether output is for programs."""
+
+    json: bool = option(False, "print JSON instead of a table", everyday=True)
+
+
+def sample_seed_option(words: str) -> Any:
+    return option(defaults.SAMPLE_SEED, words, check=whole(0, SEED_MOST))
+
+
+# What plays
+
+ENDPOINT = "endpoint (else LLM_API_BASE and LLM_API_KEY, or OPENAI_BASE_URL and OPENAI_API_KEY)"
+TUNING = "tuning (free to change on resume)"
+REQUEST = "requests (part of the run's identity)"
+
+
+of_endpoint, of_tuning = partial(option, None, group=ENDPOINT), partial(option, None, group=TUNING)
+of_request = partial(option, group=REQUEST)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Session(ResultsFolder):
+    """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
+    earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
+    play in a loop that runs already. `endpoint` is that of a feature."""
+
+    progress: Callable[[Snapshots], None] | None = None
+    run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
+    endpoint: Endpoint | None = None
+    api_url: Sequence[str] | None = of_endpoint(
+        "address of the endpoint, including its /v1; may be repeated, for several servers of the same model",
+        unit="URL", flags="--api-url --api_url --base-url", everyday=True,
+    )  # fmt: skip
+    api_key: str | None = of_endpoint(
+        "visible in the process list: better use a file or a variable",
+        unit="KEY", flags="--api-key --api_key", check=ANY_TEXT, secret=True,
+    )  # fmt: skip
+    api_key_file: Path | None = option(None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True)
+    provider: str | None = of_endpoint("a provider in the providers file", unit="NAME", own=True, everyday=True)
+    providers: Path | None = option(
+        None, "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)", group=ENDPOINT
+    )
+    extra_header: Sequence[tuple[str, str]] = option(
+        (), "additional header for every request; may be repeated",
+        unit="NAME:VALUE", read=header, check=IS_HEADER, secret=True, group=ENDPOINT,
+    )  # fmt: skip
+    ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
+    concurrency: int | Literal["auto"] | None = of_tuning(
+        f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})",
+        unit="N", read=concurrency, check=CONCURRENCY, variable="BENCH_MAX_WORKERS", everyday=True,
+    )  # fmt: skip
+    start: int | None = of_tuning(
+        f"where auto starts (default: what it learned, or {defaults.AUTO_START})", flags="--auto-start", check=REQUESTS
+    )
+    floor: int | None = of_tuning(
+        f"lower limit of auto (default: {defaults.AUTO_FLOOR})", flags="--auto-floor", check=REQUESTS
+    )
+    ceiling: int | None = of_tuning(
+        f"upper limit of auto (default: {defaults.AUTO_CEILING})", flags="--auto-ceiling", check=REQUESTS
+    )
+    rpm: float | None = of_tuning("maximum requests per minute", check=POSITIVE, everyday=True)
+    tpm: float | None = of_tuning("maximum tokens per minute, prompts and completions", check=POSITIVE)
+    timeout: float | None = of_tuning(
+        f"seconds for one complete reply (default: {defaults.TIMEOUT_SECONDS:g})",
+        unit="S",
+        check=SECONDS,
+        everyday=True,
+    )
+    stall: float | None = of_tuning(
+        f"seconds between two pieces of a streamed reply (default: {defaults.STALL_SECONDS:g})",
+        unit="S", flags="--stall-timeout", check=SECONDS,
+    )  # fmt: skip
+    stream: Literal["auto", "on", "off"] | None = of_tuning(
+        "whether replies are streamed (default: auto, only if an endpoint requires it)"
+    )
+    max_retries: int | None = of_tuning(
+        f"retries of a request after the first try (default: {defaults.MAX_RETRIES})", check=RETRIES
+    )
+    max_outage: float | None = of_tuning(
+        f"seconds without any answer until the run stops (default: {defaults.MAX_OUTAGE_SECONDS:g})",
+        unit="S", check=SECONDS,
+    )  # fmt: skip
+    wait: float | None = of_tuning(
+        "seconds to wait for the first answer of an endpoint that is still loading (default: 0)", unit="S", check=WAIT
+    )
+    durability: Literal["process", "power"] | None = of_tuning(
+        "what a saved reply survives: this process (default), or a power loss"
+    )
+    no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
+    allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
+    allow: Sequence[str] = option(
+        (), "accept that this field of an earlier run differs; may be repeated", unit="FIELD", once=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunOptions(Session, TasksFolder, OneBenchmark):
+    """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "harness run --demo",
+        "harness run --model deepseek:deepseek-chat --limit 20 --concurrency auto",
+        "harness run --model Qwen3-8B --api-url http://127.0.0.1:8000/v1 --repeats 5 --temperature 0.7",
+    )
+    benchmark_class: type[Benchmark] | None = None
+    of_benchmark: Mapping[str, Any] | None = None
+    model: Sequence[str] = option(
+        (),
+        "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
+        + ", ".join(registry.baselines()),
+        unit="[PROVIDER:]MODEL", own=True, everyday=True,
+    )  # fmt: skip
+    queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
+    platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
+    name: str | None = option(
+        None, "name of the run (default: the last part of the model's name)",
+        unit="NAME", read=folder_name, own=True, everyday=True, completes=RUNS,
+    )  # fmt: skip
+    demo: bool = option(
+        False, "use the synthetic tasks that ship, and a baseline where no model is named", everyday=True
+    )
+    ratio: float = option(1.0, "share of the users to play", unit="R", check=SHARE, rivals="fewer")
+    limit: int | None = option(
+        None, "number of users to play, the first in the order that the seed draws; may be raised later",
+        check=POSITIVE_INT, rivals="fewer", own=True, everyday=True,
+    )  # fmt: skip
+    repeats: int = option(
+        1, "times to play each user, independently; may be raised later (default: 1)",
+        check=whole(1, REPEATS_MOST), everyday=True,
+    )  # fmt: skip
+    primary: str | None = option(
+        None,
+        "the metric that `compare` is to be about; it is kept with the run and cannot be changed later (default: the "
+        "headline metrics)",
+        unit="METRIC",
+    )
+    sample_seed: int = sample_seed_option("seed of that order, and of the schedule")
+    restart: bool = option(
+        False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
+    )
+    temperature: float | None = of_request(
+        None,
+        f"default: {defaults.TEMPERATURE:g}, or what an --agent asks for",
+        unit="T",
+        check=NOT_NEGATIVE,
+        everyday=True,
+    )
+    top_p: float | None = of_request(None, "share of the most probable tokens to draw from", unit="P", check=SHARE)
+    seed: int | None = of_request(None, "the endpoint's sampling seed")
+    max_tokens: int | None = of_request(None, "not sent unless given", check=POSITIVE_INT, everyday=True)
+    extra_body: Mapping[str, Any] = of_request({}, "additional members for every request", read=json_object)
+    structured: Structured = option(
+        "json_object",
+        "response_format of requests; json_schema demands the benchmark's schema, auto uses as much of it as the "
+        "endpoint accepts",
+        group=REQUEST,
+    )
+    parse_retries: int = of_request(
+        PARSE_RETRIES, f"times to repeat a request after an unusable reply (default: {PARSE_RETRIES})", check=RETRIES
+    )
+
+    def found(self) -> type[Benchmark]:
+        """Return the class of the benchmark: that of the file as it was when the command began."""
+        return self.benchmark_class or registry.find(self.benchmark)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ResumeOptions(Session, Earlier, Which):
+    """Options of `resume`."""
+
+    examples: ClassVar[Sequence[str]] = (
+        "harness resume",
+        "harness resume --name deepseek-chat --concurrency 8 --max-outage 3600",
+    )
+
+
+# What follows from them
+
+
+def named_runs(runs: Sequence[str]) -> list[str]:
+    """Return the named runs. Raise `BadInput` if there are none."""
+    if not runs:
+        raise BadInput("name a run: `harness status` lists them")
+    return list(runs)
+
+
+def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
+    """Return the named subsets, in any letter case, in the benchmark's order; all if none is named."""
+    wanted = {name.lower() for name in platforms or cls.subsets}
+    if unknown := wanted - cls.subsets.keys():
+        known = ", ".join(cls.subsets)
+        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: known are {known}")
+    return [name for name in cls.subsets if name in wanted]
+
+
+def tuning(options: Session, earlier: JSON) -> defaults.Tuning:
+    """Return the tuning of a command: from its options, else from an earlier process of the run, else defaults."""
+    earlier = {**earlier, "start": earlier.get("learned_limit") or earlier.get("start")}
+    made: JSON = {}
+    for one in fields(defaults.Tuning):
+        values = getattr(options, one.name), earlier.get(one.name), one.default
+        made[one.name] = next((value for value in values if value is not None), None)
+    if options.concurrency is None and "concurrency" in earlier:
+        made["concurrency"] = earlier["concurrency"]  # None, too: `auto`
+    else:
+        chosen = options.concurrency or _concurrency_of_environment()
+        made["concurrency"] = None if chosen == AUTO else chosen
+    if made["floor"] > made["ceiling"]:
+        floor, ceiling = options.source("floor"), options.source("ceiling")
+        raise BadInput(f"{floor}: {made['floor']} is above the upper limit {made['ceiling']} ({ceiling})")
+    return defaults.Tuning(**made)
+
+
+def _concurrency_of_environment() -> int | str:
+    value = os.environ.get("BENCH_MAX_WORKERS")
+    try:
+        return concurrency(value) if value else defaults.CONCURRENCY
+    except ValueError as error:
+        raise BadInput(f"BENCH_MAX_WORKERS: {error}") from None
+
+
+def run_name(name: str | None, model: str) -> str:
+    """Return the folder's name: as given, or the last part of the model's name, like the authors' runner."""
+    chosen = name if name is not None else model.rstrip("/").rsplit("/", 1)[-1]
+    if not chosen.strip() or chosen.startswith(".") or "/" in chosen or "\\" in chosen or not chosen.isprintable():
+        raise BadInput(f"{in_brief(chosen)} cannot name a run's folder: give another with --name")
+    if len(chosen.encode()) > NAME_BYTES:
+        raise BadInput(
+            f"{in_brief(chosen)} is too long for a run's name, {NAME_BYTES} bytes at most: name it with --name"
+        )
+    return chosen
+
+
+def new_run_name(name: str | None, model: str) -> str:
+    """Return the name of a run that may start now. Raise `BadInput` for one that the results folder uses itself.
+
+    Letter case and trailing dots or blanks are ignored, as some file systems do.
+    """
+    chosen = run_name(name, model)
+    plain = chosen.casefold().rstrip(". ")
+    if plain in RESERVED or defaults.OWN_ENDINGS.search(plain):
+        raise BadInput(
+            f"{in_brief(chosen)} is a name that the results folder uses itself: give the run another, with --name or "
+            "in its queue"
+        )
+    return chosen

@@ -1,0 +1,210 @@
+"""What a command is going to run, from options or from an earlier run's manifest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness import __version__, defaults
+from harness.benchmark import Benchmark, kept_files
+from harness.benchmarks import hash_seed, settings
+from harness.benchmarks.registry import check_baseline
+from harness.client.request_body import Sampling
+from harness.cost import Price
+from harness.options.address import Found
+from harness.options.options import Session
+from harness.store.manifest import Identity, Manifest, Provenance, Selection, part_of
+
+PACKAGES = ["aiohttp", "anyio", "tenacity", "orjson", "numpy", "scipy", "rich", "json-repair", "uvloop"]
+PACKAGES += ["pycityproto", "shapely"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where requests go, and what they cost. `found` is None for baselines, which the harness answers itself.
+
+    For the command that resumes it, the command's own values are kept: the names of its `headers`, `providers_file`
+    and `ca_file`. `price` is None if it is not known; a run that has one keeps it.
+    """
+
+    found: Found | None = None
+    price: Price | None = None
+    providers_file: str | None = None
+    headers: tuple[str, ...] = ()
+    ca_file: str | None = None
+
+    @classmethod
+    def of(cls, args: Session, found: Found | None, price: Price | None) -> Way:
+        """Return the way of a command."""
+        providers_file = str(args.providers.resolve()) if args.providers else None
+        headers = tuple(name for name, _ in args.extra_header)
+        return cls(found, price, providers_file, headers, args.ca_file)
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the words that name endpoint and certificates again on a command line."""
+        words = [*self.found.flags] if self.found else []
+        for option, file in (("--providers", self.providers_file), ("--ca-file", self.ca_file)):
+            words += [option, file] if file else []
+        return words + [word for header in self.headers for word in ("--extra-header", f"{header}: ...")]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms a run begins or goes on: differences from an earlier one that are `allowed`, or its `restart`.
+
+    `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
+    the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
+    the run. With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what
+    its entry of a queue has for features, `earlier` the manifest of the run that is resumed.
+    """
+
+    allowed: frozenset[str] = frozenset()
+    restart: bool = False
+    source: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    primary: str | None = None
+    allow_invalid: bool = False
+    queued: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Manifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One configuration over its subsets. Raise `BadInput` for a baseline that the harness does not have."""
+
+    name: str
+    benchmark: Benchmark
+    sampling: Sampling
+    tasks: Mapping[str, Path]
+    results: Path
+    way: Way
+    tuning: defaults.Tuning
+    selection: Selection = field(default_factory=lambda: Selection(ratio=1.0, sample_seed=defaults.SAMPLE_SEED))
+    terms: Terms = field(default_factory=Terms)
+
+    def __post_init__(self) -> None:
+        if self.found is None:
+            check_baseline(self.sampling.model, type(self.benchmark))
+
+    @property
+    def found(self) -> Found | None:
+        """Return the addresses of an endpoint, None for baselines."""
+        return self.way.found
+
+    @property
+    def price(self) -> Price | None:
+        """Return the price of now, None if it is not known."""
+        return self.way.price
+
+    @property
+    def folder(self) -> Path:
+        return self.results / self.name
+
+    @property
+    def repeats(self) -> int:
+        """Return how many times each user is played."""
+        return self.selection.get("repeats", 1)
+
+    @property
+    def limits(self) -> defaults.Tuning:
+        """Return the tuning with this part's share of the limits, if the plan is for a part. Raise `BadInput`."""
+        return self.tuning.shared(*part_of(self.selection))
+
+    @property
+    def endpoint(self) -> str:
+        """Return the address without credentials and query, or `embedded`."""
+        return self.found.shown if self.found else defaults.EMBEDDED
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Return the servers of its requests."""
+        return self.found.hosts if self.found else frozenset({defaults.EMBEDDED})
+
+    def shares_with(self, other: Plan) -> bool:
+        """Return whether both use the same server and key, and so the limits of one account."""
+        key = self.found.addresses[0].key if self.found else None
+        others = other.found.addresses[0].key if other.found else None
+        return key == others and not self.hosts.isdisjoint(other.hosts)
+
+    def identity(self) -> Identity:
+        """Return everything that can change a prompt, a request's meaning or an answer."""
+        sampling = asdict(self.sampling)
+        model = sampling.pop("model")
+        return {
+            "benchmark": self.benchmark.name,
+            "prompt_version": self.benchmark.version,
+            "model": model,
+            "sampling": sampling,
+            "settings": self.benchmark.configuration.identity,
+            "files": {name: sha256(content).hexdigest() for name, content in kept_files(self.benchmark).items()},
+        }
+
+    def provenance(self) -> Provenance:
+        """Return what is recorded; changes are reported, not refused."""
+        own, origin = self.benchmark.configuration.path, self.benchmark.origin
+        plays_code = self.benchmark.imports.runs_code(self.benchmark.configuration.identity)
+        made: Provenance = {
+            "endpoint": self.endpoint,
+            "key_from": self.found.key_from if self.found else None,
+            "provider": self.found.provider.name if self.found and self.found.provider else None,
+            "providers_file": self.way.providers_file,
+            "headers": list(self.way.headers),
+            "address_from": self.found.address_from if self.found else None,
+            "ca_file": self.way.ca_file,
+            "price": msgspec.to_builtins(self.price),
+            "primary": self.terms.primary,
+            "benchmark": origin.spec if origin else None,
+            "source": self.terms.source or (str(own.resolve()) if own else None),
+            "sources": dict(self.terms.sources) or self._sources,
+            "harness": __version__,
+            "parser_version": self.benchmark.about.parser_version,
+            "python": platform.python_version(),
+            "packages": dict(_versions()),
+            "git": _commit(),
+        }
+        return {**made, "hash_seed": hash_seed.fixed(os.environ)} if plays_code else made
+
+    @property
+    def _sources(self) -> dict[str, str]:
+        """Return where the files of settings are; those of a benchmark that ships are next to `source`."""
+        files = settings.files(self.benchmark.settings) if self.benchmark.origin else {}
+        return {name: str(path.resolve()) for name, path in files.items()}
+
+
+def sampling_again(manifest: Manifest) -> Sampling:
+    return Sampling(model=manifest.identity["model"], **manifest.identity["sampling"])
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@cache
+def _commit() -> str | None:
+    """Return the commit of the harness's own checkout, None outside one."""
+    root = Path(__file__).resolve().parent.parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.strip() or None
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,149 @@
+"""The price of a model: of the user's providers.toml, else of the shipped table, prices.toml in this folder, else of
+the table inside the package litellm, if that is installed.
+
+A price belongs to a provider and a model by its exact name, or to the name before a date: `gpt-4o-2024-08-06` has the
+price of `gpt-4o` where it has none of its own. One of the two tables holds at that provider's own address alone: a
+relay bills what it likes. docs/providers.md, "Prices", is the user's page.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness.client.address import Address
+from harness.cost import DIGITS, Price
+from harness.defaults import EMBEDDED
+from harness.errors import BadInput
+from harness.model import JSON
+from harness.options import providers
+from harness.options.address import Found, host_of
+from harness.options.providers import Book, Provider
+from harness.store.manifest import Manifest
+
+SHIPPED = Path(__file__).with_name("prices.toml")
+DATE = re.compile(r"-(20[0-9]{2}-?(0[1-9]|1[0-2])-?(0[1-9]|[12][0-9]|3[01]))\Z")
+"""The end of a model's name that is a version of the model, and not another model."""
+LITELLM_FILE = "model_prices_and_context_window_backup.json"
+IN_LITELLM = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "deepseek": "deepseek",
+    "moonshot-intl": "moonshot",
+    "openrouter": "openrouter",
+    "dashscope-intl": "dashscope",
+}
+"""Providers that bill USD at their own address, and what litellm calls them."""
+Prices = Mapping[str, Price]
+
+
+@functools.cache
+def shipped() -> Mapping[str, Prices]:
+    """Return the shipped prices by provider and model."""
+    table = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
+    return {
+        name: {model: msgspec.convert({**common, **price}, Price) for model, price in common.pop("models").items()}
+        for name, common in table.items()
+    }
+
+
+def price_of(found: Found, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint; None if it is not known."""
+    return next(_prices(found, model, book), None)
+
+
+def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
+    """Yield the prices of a model, the one that counts first: the user's own, then those of its whole name."""
+    undated = DATE.sub("", model)
+    names = dict.fromkeys((model, undated))
+    if found.provider:
+        own = [found.provider] if _is_at(found, found.provider, os.environ) else []
+    else:
+        own = [provider for provider in book.providers.values() if _is_at(found, provider)]
+    tables = [name for name, one in providers.shipped().providers.items() if _is_at(found, one)]
+    yield from (one.prices[name] for name in names for one in own if name in one.prices)
+    for name in names:
+        yield from (prices[name] for table in tables if name in (prices := shipped().get(table, {})))
+        yield from filter(None, (litellm_price(IN_LITELLM[table], name) for table in tables if table in IN_LITELLM))
+
+
+@functools.cache
+def _litellm() -> tuple[str, Mapping[str, Any]]:
+    """Return where the prices of an installed litellm are from, and its table; an empty one if it is not installed."""
+    try:
+        installed = distribution("litellm")
+    except PackageNotFoundError:
+        return "", {}
+    path = Path(str(installed.locate_file(f"litellm/{LITELLM_FILE}")))
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: litellm is installed, and its prices cannot be read ({error}): reinstall it") from None
+    return f"litellm {installed.version}, {LITELLM_FILE}", table if isinstance(table, dict) else {}
+
+
+def litellm_price(provider: str, model: str) -> Price | None:
+    """Return the price that litellm's table has of a provider's chat model, None if it has none."""
+    source, table = _litellm()
+    entry = next((table[name] for name in (model, f"{provider}/{model}") if name in table), None)
+    if not isinstance(entry, dict) or entry.get("litellm_provider") != provider:
+        return None
+    prompt, completion = (_per_million(entry, f"{side}_cost_per_token") for side in ("input", "output"))
+    if prompt is None or completion is None:
+        return None
+    lower = [_per_million(entry, f"{side}_cost_per_token_batches") for side in ("input", "output")]
+    deferred = lower[0] / prompt if prompt and lower[0] is not None else None
+    if deferred is not None and (round(deferred, DIGITS) != deferred or lower[1] != deferred * completion):
+        deferred = None  # not one factor of all prices
+    more = sorted(name for name in entry if "_above_" in name and name.startswith("input_cost_per_token"))
+    return Price(
+        currency="USD",
+        prompt=prompt,
+        completion=completion,
+        cached=_per_million(entry, "cache_read_input_token_cost"),
+        deferred=deferred,
+        source=source,
+        note=f"prompts up to {more[0].partition('_above_')[2].partition('_')[0]} tokens" if more else "",
+    )
+
+
+def _per_million(entry: JSON, name: str) -> Decimal | None:
+    """Return a price of litellm's table for a million tokens, None if it has none that a price can be."""
+    number = entry.get(name)
+    if not isinstance(number, (int, Decimal)) or not (made := Decimal(number).scaleb(6)).is_finite() or made < 0:
+        return None
+    return made.normalize() + 0 if round(made, DIGITS) == made else None
+
+
+def prices_again(manifest: Manifest, providers_file: Path | None) -> list[Price | None]:
+    """Return what a saved run's model costs today where each of its prices holds, None where that is not known."""
+    if manifest.provenance["endpoint"] == EMBEDDED:
+        return []
+    book = providers.read(providers_file, os.environ)
+    return [_price_again(manifest, endpoint, book) for endpoint in manifest.price_endpoints]
+
+
+def _price_again(manifest: Manifest, endpoint: str, book: Book) -> Price | None:
+    name = manifest.provenance.get("provider") if endpoint == manifest.provenance["endpoint"] else None
+    provider = book.providers.get(name or "")
+    found = Found(tuple(map(Address, endpoint.split())), None, provider)
+    return price_of(found, manifest.identity["model"], book)
+
+
+def _is_at(found: Found, provider: Provider, environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether all addresses are on servers that a providers file, or else a variable in the `environment`, names
+    for the provider. One that has no address of its own is wherever the user says."""
+    if environment is not None and not provider.base_url:
+        return True
+    urls = provider.base_url if environment is None else providers.addresses(provider, environment)
+    return found.hosts <= {host_of(url) for url in (*provider.base_url, *urls)}

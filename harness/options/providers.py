@@ -1,0 +1,252 @@
+"""The providers file: addresses, keys' variables and limits of providers, and queues of models (docs/providers.md).
+
+The user's own file overrides the shipped `providers.toml` in this folder, field by field within a provider. Such a file
+never contains keys: it names the variables that hold them. No message shows its values.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from harness.cost import Price
+from harness.errors import BadInput
+from harness.feature import features
+from harness.model import JSON
+from harness.options import fields, user_files
+from harness.options.user_files import Document
+
+FILE = "providers.toml"
+SHIPPED = Path(__file__).with_name(FILE)
+
+NAME = re.compile(r"[\w.-]+")
+TAG = re.compile(r"latest|\d+(\.\d+)?[bm](-.*)?", re.I)
+"""What follows a colon in the name of a model, never in a provider's: its size."""
+ALIKE = 0.85
+"""Similarity from which a name counts as a typing error; `llama3`/`ollama` and `deepseek-r1`/`deepseek` are below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One place that serves models: an account of a hosted API, or the user's own servers.
+
+    `base_url` are replicas of one service; the variable `url_env`, if set, overrides it. `key_env` is the variable of
+    the key, None if requests are sent without one; `key_required` means that a missing key is an error.
+    `rpm` and `tpm` are requests and tokens a minute, `timeout` is in seconds, `concurrency` a number or `auto`; None
+    leaves each to the command. `adapt` are quirks that need not be learned. `prices` are those of its models that the
+    user's file has; the shipped ones are in prices.toml. `source` is its file, for messages.
+    """
+
+    name: str
+    base_url: tuple[str, ...] = ()
+    url_env: str | None = None
+    key_env: str | None = None
+    key_required: bool = True
+    rpm: float | None = None
+    tpm: float | None = None
+    concurrency: int | str | None = None
+    timeout: float | None = None
+    extra_body: JSON = field(default_factory=dict)
+    extra_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    stream: str = "auto"
+    adapt: tuple[str, ...] = ()
+    ca_file: str | None = None
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedModel:
+    """An entry of a queue. `model` is as the command line takes it; None leaves a value to the command.
+
+    `features` are the fields of features.
+    """
+
+    model: str
+    name: str | None = None
+    extra_body: JSON = field(default_factory=dict)
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    features: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The content of the files; `files` are in the order in which they were read."""
+
+    providers: Mapping[str, Provider]
+    queues: Mapping[str, tuple[QueuedModel, ...]]
+    files: tuple[Path, ...]
+
+
+def read(named: Path | None, environment: Mapping[str, str]) -> Book:
+    """Return the shipped file, overridden by the `named` one, else by that of this folder if it is allowed, else by
+    the user's own. Raise `BadInput` with file and field."""
+    own = user_files.read(FILE, named, environment)
+    return shipped() if own is None else over(shipped(), own)
+
+
+def shipped() -> Book:
+    return over(Book({}, {}, ()), user_files.document(SHIPPED))
+
+
+def split_model(text: str, book: Book) -> tuple[str | None, str]:
+    """Return provider and model of `deepseek:deepseek-chat`; None and the whole text without a provider before a colon.
+
+    The part before the first colon counts only if it is a known provider's name, so that `qwen2.5:7b` and
+    `deepseek/deepseek-r1:free` stay models. Raises `BadInput` for a provider without a model.
+    """
+    provider, colon, model = text.partition(":")
+    if not colon or provider not in book.providers:
+        return None, text
+    if not model.strip():
+        raise BadInput(f"{text} names a provider without a model: expected {provider}:MODEL")
+    return provider, model
+
+
+def unknown_provider(text: str, book: Book) -> str | None:
+    """Return a message that the part before the first colon is no provider, None if it cannot be one's name."""
+    name, colon, _ = text.partition(":")
+    if not colon or name in book.providers or not NAME.fullmatch(name):
+        return None
+    return f"{name} is no provider of {book.files[-1]}: known are {', '.join(book.providers)}"
+
+
+def misspelt(text: str, book: Book) -> str | None:
+    """Return the provider whose name is spelt nearly like the part before the first colon, None if there is none, or if
+    a tag of a model follows the colon (`llama:7b`)."""
+    name, _, model = text.partition(":")
+    if unknown_provider(text, book) is None or TAG.fullmatch(model):
+        return None
+    known = {provider.lower(): provider for provider in book.providers}
+    alike = [*filter(partial(_is_slip, name.lower()), known), *get_close_matches(name.lower(), known, 1, ALIKE)]
+    return known[alike[0]] if alike else None
+
+
+def _is_slip(name: str, known: str) -> bool:
+    """Return whether one letter differs, or the same letters are in another order."""
+    differ = sum(a != b for a, b in zip(name, known, strict=False))
+    return len(name) == len(known) > 3 and (differ <= 1 or sorted(name) == sorted(known))
+
+
+def addresses(provider: Provider, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return its replicas' addresses: from the variable `url_env` (separated by spaces or commas), else from the file.
+
+    Raise `BadInput` if neither has any, or the variable holds no address.
+    """
+    value = environment.get(provider.url_env, "") if provider.url_env else ""
+    found = tuple(dict.fromkeys(filter(None, re.split(r"[\s,]+", value))))
+    if not found and not provider.base_url:
+        raise BadInput(
+            f"provider {provider.name}: {provider.url_env} is not set: set it to the address, http(s)://HOST[:PORT]/v1"
+        )
+    if not all(map(fields.is_address, found)):
+        raise BadInput(
+            f"provider {provider.name}: {provider.url_env}: expected an address of the form "
+            "http(s)://HOST[:PORT]/v1, or several separated by spaces or commas"
+        )
+    return found or provider.base_url
+
+
+def headers(provider: Provider, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return its extra headers with their variables filled in. Raise `BadInput` for one that is not set."""
+    filled = {}
+    for name, value in provider.extra_headers.items():
+        where = f"{provider.source}: providers.{provider.name}.extra_headers.{name}"
+        for variable in fields.PLACE.findall(value):
+            if not environment.get(variable):
+                raise BadInput(f"{where} uses the variable {variable}, which is not set: set it")
+        filled[name] = fields.PLACE.sub(lambda place: environment[place[1]], value)
+        if not fields.is_header_value(filled[name]):
+            raise BadInput(f"{where}: its variable holds line ends, control characters, or characters beyond Latin-1")
+    return filled
+
+
+def over(book: Book, document: Document) -> Book:
+    """Return a book overridden by a file. Raise `BadInput` with file and field."""
+    path, found = document.path, document.content
+    for name in sorted(found.keys() - {"providers", "queues"}):
+        raise BadInput(f"{path}: unknown field {name!r}: expected tables [providers.NAME], and [queues]")
+    providers = dict(book.providers)
+    for name, entry in _entries(found, "providers", path):
+        providers[name] = _provider(providers.get(name, Provider(name)), entry, path)
+    queues = dict(book.queues) | {name: _queue(name, entry, path) for name, entry in _entries(found, "queues", path)}
+    return Book(providers, queues, (*book.files, path))
+
+
+def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
+    """Return name and content of each provider, or of each queue."""
+    entries = document.get(kind, {})
+    if type(entries) is not dict:
+        raise BadInput(f"{path}: field {kind}: expected a table")
+    for name in entries:
+        if not NAME.fullmatch(name):
+            raise BadInput(f"{path}: {kind}: the name {name!r}: expected letters, digits, '-', '_' and '.' only")
+    return list(entries.items())
+
+
+def _provider(below: Provider, entry: Any, path: Path) -> Provider:
+    where = f"{path}: providers.{below.name}"
+    given = fields.checked(entry, fields.PROVIDER, where)
+    fields.check_headers(given.get("extra_headers", {}), f"{where}.extra_headers")
+    if "base_url" in given:
+        urls = given["base_url"]
+        given["base_url"] = tuple(dict.fromkeys(urls if type(urls) is list else [urls]))
+    if "adapt" in given:
+        given["adapt"] = tuple(given["adapt"])
+    given |= {name: given[name] or None for name in ("url_env", "key_env") if name in given}
+    if "ca_file" in given:
+        given["ca_file"] = str(path.absolute().parent / os.path.expanduser(given["ca_file"]))
+    if "prices" in given:
+        own = {model: _price(price, f"{where}.prices.{model}") for model, price in given["prices"].items()}
+        given["prices"] = {**below.prices, **own}
+    made = replace(below, **given, source=str(path))
+    if not made.base_url and made.url_env is None:
+        raise BadInput(f"{where}.base_url: expected an address, or in url_env the name of the variable that has it")
+    if "key_env" not in given and below.key_required and _moved(below, made):
+        raise BadInput(
+            f"{where} has another address than before, to which the key in {below.key_env} would go: "
+            "name in key_env the variable that holds the key for it"
+        )
+    return made
+
+
+def _price(value: Any, where: str) -> Price:
+    try:
+        return msgspec.convert(value, Price)
+    except msgspec.ValidationError as error:
+        words = str(error).replace("$.", "")
+        raise BadInput(f"{where}: {words[0].lower()}{words[1:]}") from None
+
+
+def _moved(below: Provider, made: Provider) -> bool:
+    """Return whether a key would go to another host than the one that it was named for."""
+    known = {urlsplit(url)[:2] for url in below.base_url}
+    elsewhere = {urlsplit(url)[:2] for url in made.base_url} - known
+    return below.key_env is not None and bool(elsewhere or made.url_env != below.url_env)
+
+
+def _queue(name: str, entries: Any, path: Path) -> tuple[QueuedModel, ...]:
+    where = f"{path}: queues.{name}"
+    if type(entries) is not list or not entries:
+        raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
+    made, added = [], {name: check for feature in features() for name, check in feature.queued.items()}
+    for number, entry in enumerate(entries):
+        place = f"{where}[{number}]"
+        given = fields.checked({"model": entry} if type(entry) is str else entry, {**fields.QUEUED, **added}, place)
+        if "model" not in given:
+            raise BadInput(f"{place}.model: expected {fields.MODEL[1]}")
+        own = {name: given.pop(name) for name in added.keys() & given.keys()}
+        made.append(QueuedModel(**given, features=own))
+    return tuple(made)

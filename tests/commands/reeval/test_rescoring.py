@@ -1,0 +1,58 @@
+"""`reeval` that is interrupted, and `run --reeval`: `reeval` with the words of a `run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.analysis import rescoring
+from harness.cli import main
+from tests.commands.test_commands import run, tasks
+
+__all__ = ["tasks"]
+
+WORDS = ("run", "--model", "baseline/recency", "--subset", "weibo", "--demo", "--limit", "2")
+
+
+def test_run_of_these_words_is_scored_again(tmp_path: Path) -> None:
+    """From the saved answers: of its name, and without a name of its model."""
+    where = ("--results-dir", str(tmp_path), "--name", "mine")
+    assert main([*WORDS, *where]) == 0
+    report, responses = tmp_path / "mine/eval_report_weibo.json", tmp_path / "mine/responses_weibo.jsonl"
+    replies = responses.read_bytes()
+    for named in (where, where[:2]):
+        report.unlink()
+        assert main([*WORDS, *named, "--reeval"]) == 0
+        assert report.exists() and responses.read_bytes() == replies
+
+
+def test_run_that_is_not_there_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "--results-dir", str(tmp_path), "--reeval"]) == 2
+    assert "recency" in capsys.readouterr().err and not list(tmp_path.glob("*/responses*"))
+
+
+@pytest.mark.parametrize("last", ["replace_results", "_settle", "write_report"])
+def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
+    tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Before each of its writes: no hash of other results is left, and a complete run is complete."""
+    out = tmp_path / "out"
+    run(tasks, out)
+
+    def interrupt(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    def manifest() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((out / "recency" / "run_weibo.json").read_bytes())
+        return {name: value for name, value in found.items() if name != "times"}
+
+    before = manifest()
+    with monkeypatch.context() as patched:
+        patched.setattr(rescoring, last, interrupt)
+        assert main(["reeval", "--results-dir", str(out)]) == 130
+    assert main(["verify", "--results-dir", str(out)]) == 0
+    assert main(["reeval", "--results-dir", str(out)]) == 0
+    assert manifest() == before and main(["verify", "--results-dir", str(out)]) == 0

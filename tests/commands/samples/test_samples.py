@@ -1,0 +1,77 @@
+"""Shares of tasks files, and synthetic tasks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.commands import synth
+from tests.commands.test_commands import write_tasks
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """A folder with twelve users of weibo."""
+    write_tasks(tmp_path / "tasks", 12)
+    return tmp_path / "tasks"
+
+
+def test_sample_is_nested_and_named_after_its_share(tasks: Path, tmp_path: Path) -> None:
+    """20 % of the users, in the file's order, all of them among the 50 %."""
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path / "out")]
+    for ratio in ("0.2", "0.5"):
+        assert main(["sample", "--ratio", ratio, *where]) == 0
+    whole = (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()
+    few, half = ((tasks / f"weibo_inference_tasks_sub{n}.jsonl").read_bytes().splitlines() for n in (20, 50))
+    assert (len(few), len(half)) == (2, 6)
+    assert set(few) < set(half) < set(whole)
+    assert [line for line in whole if line in half] == half
+
+
+def test_synth_into_a_folder_that_cannot_be_made_is_no_mistake_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for every other command: a code of the machine."""
+
+    def refuse(*args: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]) == 4
+
+
+def test_two_that_synthesise_at_once_disturb_no_file_of_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes all of its file while this one has written half of its own."""
+    command = ["synth", "--users", "3", "--platform", "zhihu", "--out", str(tmp_path / "tasks")]
+    pieces, codes, other = synth._pieces, list[int](), os.getpid() + 1
+
+    def interrupted(*args: Any) -> Iterator[bytes]:
+        first, *rest = pieces(*args)
+        yield first
+        if not codes:
+            codes.append(-1)
+            with monkeypatch.context() as elsewhere:
+                elsewhere.setattr(os, "getpid", lambda: other)
+                codes.append(main(command))
+        yield from rest
+
+    monkeypatch.setattr(synth, "_pieces", interrupted)
+    assert (main(command), codes) == (0, [-1, 0])
+    assert len((tmp_path / "tasks" / "zhihu_inference_tasks.jsonl").read_bytes().splitlines()) == 3
+
+
+def test_synth_writes_the_same_tasks_for_the_same_seed(tmp_path: Path) -> None:
+    """Files named as the harness reads them, equal for equal seeds."""
+    for folder in ("a", "b"):
+        options = ["--users", "3", "--seed", "7", "--steps", "1", "--platform", "zhihu"]
+        assert main(["synth", "--out", str(tmp_path / folder), *options]) == 0
+    a, b = ((tmp_path / name / "zhihu_inference_tasks.jsonl").read_bytes() for name in ("a", "b"))
+    assert a == b and len(a.splitlines()) == 3

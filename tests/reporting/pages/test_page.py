@@ -1,0 +1,1055 @@
+"""Pages of runs: what stands on them, who can be picked, and when they are made (docs/design.md, section 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import reduce
+from itertools import count
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from harness.benchmark import Metric
+from harness.benchmarks import reports
+from harness.benchmarks.dailymobility.synth import files
+from harness.benchmarks.scorer import BINS, Scorer, _spread
+from harness.benchmarks.streamprofile.benchmark import StreamProfile
+from harness.benchmarks.streamprofile.metrics import METRICS
+from harness.benchmarks.streamprofile.synth import generate
+from harness.cli import main
+from harness.engine.files import Reported
+from harness.errors import MachineError
+from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
+from harness.reporting import pages
+from harness.reporting.cards import ReportCards
+from harness.reporting.overview import page
+from harness.reporting.pages import PageOptions, write_all, write_page
+from harness.scoring.intervals import interval, moments
+from harness.store import log
+from harness.store.disk import DISK, Disk
+from harness.store.files import RunFiles
+from harness.store.log import seal, unseal
+from harness.store.run import replace_results
+from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
+from tests.reporting.documents.test_html import Parsed
+from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
+from tests.support.scripted import baseline, completion, serving
+
+USERS = 12
+SCORER = Scorer(StreamProfile(), "weibo")
+CARDS = ReportCards(report([user(a_step(1))]), StreamProfile(), posts=False)
+PAGE = "recency/eval_report_weibo.html"
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tasks folder with twelve users of weibo and twelve residents; nobody changes it."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "weibo_inference_tasks.jsonl").write_bytes(b"".join(generate("weibo", USERS, 5, 3.0)))
+    for name, content in files(USERS, 5).items():
+        (folder / "dailymobility" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "dailymobility" / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a complete run of each benchmark; nobody changes it."""
+    results = tmp_path_factory.mktemp("results")
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
+    assert main(["run", "--model", "baseline/recency", "--platform", "weibo", *where]) == 0
+    assert main(["run", "dailymobility", "--model", "baseline/commuter", *where]) == 0
+    return results
+
+
+@pytest.fixture
+def own(made: Path, tmp_path: Path) -> Path:
+    """The run of weibo in a results folder of the test's own."""
+    (tmp_path / "own/recency").mkdir(parents=True)
+    for path in (made / "recency").iterdir():
+        (tmp_path / "own/recency" / path.name).write_bytes(path.read_bytes())
+    return tmp_path / "own"
+
+
+def again(results: Path, *options: str) -> int:
+    return main(["report", "--results-dir", str(results), *options])
+
+
+def read(path: Path) -> Parsed:
+    return Parsed(path.read_text(encoding="utf-8"))
+
+
+def keys(path: Path) -> list[str]:
+    """Of the users that a page lets pick."""
+    return [row[0] for row in read(path).data(id="listed")[0]]
+
+
+# What is added up for pages
+
+
+def test_bands_are_the_intervals_of_the_users_values() -> None:
+    """As of the values themselves, over those that are defined at each step."""
+    rng = np.random.default_rng(1)
+    values = [float(value) for value in rng.random(45)]
+    users = [
+        user(a_step(1, Precision=value), *([a_step(2, 0.5, Precision=value)] * (i < 2)))
+        for i, value in enumerate(values)
+    ]
+    first, second = report(users).details["learning_curve"]
+    expected = interval(float(np.mean(values)), [moments(np.array(values))])
+    assert expected and first["ci95"]["Precision"] == pytest.approx(expected)
+    assert first["ci95"]["Recall_Novelty"] is None
+    assert second["ci95"]["Precision"] is None
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
+def test_step_where_all_users_are_alike_has_no_band(value: float) -> None:
+    """A band of width zero would say that the next users are certain to have the same."""
+    curve = report([user(a_step(1, Precision=value)) for _ in range(50)]).details["learning_curve"]
+    assert curve[0]["metrics"]["Precision"] == pytest.approx(value)
+    assert curve[0]["ci95"]["Precision"] is None
+
+
+def test_bands_stay_within_what_a_share_can_be() -> None:
+    """Users near 0 have an interval that ends there."""
+    users = [user(a_step(1, Precision=value)) for value in (*[0.001] * 21, 0.002, *[0.003] * 21, 0.9)]
+    low, high = report(users).details["learning_curve"][0]["ci95"]["Precision"]
+    assert low == 0.0 and 0.05 < high <= 1.0
+
+
+def test_bands_and_distributions_do_not_depend_on_how_users_were_grouped() -> None:
+    """Merged one by one, or in any tree, they are the same to the last bit."""
+    rng = np.random.default_rng(2)
+    merge, drawn = SCORER.merge, [(rng.random(2).tolist(), float(rng.random())) for _ in range(7)]
+    shards = [SCORER.score([user(a_step(1, *values, Recall=recall))]) for values, recall in drawn]
+    one = reduce(merge, shards)
+    other = merge(reduce(merge, shards[:3]), reduce(merge, shards[3:]))
+    assert one.spread.tolist() == other.spread.tolist()
+    assert one.tally.curves == other.tally.curves
+    assert [point.intervals() for point in one.tally.curves.values()] == [
+        point.intervals() for point in other.tally.curves.values()
+    ]
+
+
+def test_bands_do_not_depend_on_which_users_share_a_shard() -> None:
+    """Sums within a shard are exact too: one shard of all, or one for each."""
+    rng = np.random.default_rng(3)
+    users = [user(a_step(1, Recall=float(value))) for value in rng.random(60)]
+    together, apart = SCORER.score(users), reduce(SCORER.merge, [SCORER.score([one]) for one in users])
+    assert together.tally.curves == apart.tally.curves
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 1.0), (1.0, 5.0), (0.0, 3.0)])
+def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, float]) -> None:
+    """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two digits."""
+    low, high = bounds
+    edges = np.array([round(low + (high - low) * at / BINS, 6) for at in range(BINS + 1)])
+    assert _spread(Metric("value", bounds=bounds), edges).tolist() == [1] * (BINS - 1) + [2]
+
+
+def test_distribution_counts_every_user_with_a_value_once() -> None:
+    """The last bin holds its upper end; a user without a value is in none."""
+    users = [user(a_step(1, Recall=value)) for value in (0.0, 0.049, 0.05, 1.0)] + [user(unscored(1))]
+    found = report(users).distribution
+    assert found["Recall"] == (2, 1, *[0] * 16, 0, 1)
+    assert sum(found["F1^NS"]) == 0
+
+
+def test_a_condensed_score_keeps_its_distribution_and_its_size() -> None:
+    """The live display's scores do not grow with users."""
+    shard = SCORER.score([user(a_step(1, Recall=0.5)), user(a_step(1, Recall=0.5))])
+    assert SCORER.condense(shard).spread[METRICS.index("Recall")].tolist() == [*[0] * 10, 2, *[0] * 9]
+
+
+# Pages of reports
+
+
+def test_page_is_made_of_the_json_report_alone() -> None:
+    """What was written and read again gives the same page."""
+    data = report([user(a_step(1, 0.5, 0.5), a_step(2, 0.1, 0.9))], facts(2, failed=1))
+    found = page(data)
+    assert found == page(reports.read(reports.encoded(data)))
+    assert found.warning == "INCOMPLETE: 1 of 2 users are scored, 1 failed"
+    assert [tile.name for tile in found.tiles] == ["Recall", "F1^NS", "users scored"]
+    assert {block.kind for block in found.blocks if isinstance(block, Chart)} == {"curve", "intervals", "histogram"}
+
+
+def test_page_of_nobody_is_a_page() -> None:
+    """A run that was stopped before anybody was done has a report too."""
+    assert page(report([], facts(3))).warning.startswith("INCOMPLETE: 0 of 3")
+
+
+def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
+    """Histograms have one edge more than values; bounds are as many as values, or none."""
+    for name in ("recency/eval_report_weibo", "commuter/eval_report_beijing"):
+        found = page(reports.read((made / f"{name}.json").read_bytes()))
+        charts = [block for block in found.blocks if isinstance(block, Chart)]
+        assert len(charts) >= 6
+        for chart in charts:
+            for series in chart.series:
+                assert len(series.values) == len(chart.x) - (chart.kind == "histogram"), chart.title
+                assert {len(series.low), len(series.high)} <= {0, len(series.values)}
+
+
+def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made: Path) -> None:
+    """Generated and real: each slot of a ribbon and each histogram is whole."""
+    data = reports.read((made / "commuter/eval_report_beijing.json").read_bytes())
+    for chart in (block for block in page(data).blocks if isinstance(block, Chart)):
+        if chart.kind == "ribbon":
+            assert [sum(shares) for shares in zip(*(one.values for one in chart.series), strict=True)] == [
+                pytest.approx(1)
+            ] * 48
+        if chart.kind == "histogram":
+            assert [sum(value or 0.0 for value in one.values) for one in chart.series] == [pytest.approx(1)] * 2
+
+
+# Cards
+
+
+def cards_of(made: Path, name: str, subset: str) -> Iterator[tuple[str, list[Any]]]:
+    """Users of a page and their blocks."""
+    found = read(made / name / f"eval_report_{subset}.html")
+    return zip((row[0] for row in found.data(id="listed")[0]), found.data(class_="card"), strict=True)
+
+
+def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made: Path, tasks: Path) -> None:
+    """Every predicted tag is a hit of a kind or an error of a kind; every true tag that is not predicted is missed."""
+    lines = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()]
+    by_key = {line["user_id"]: line["prediction_tasks"] for line in lines}
+    seen = set()
+    for key, blocks in cards_of(made, "recency", "weibo"):
+        rows = [block for kind, block in blocks if kind == "Tags"]
+        for task, predicted, missed in zip(by_key[key], rows[::2], rows[1::2], strict=True):
+            meta = task["meta"]
+            lists = {
+                "hit, new": "T_new",
+                "hit, kept": "T_keep",
+                "wrong, decayed": "D_decay",
+                "wrong, peer": "D_cluster",
+            }
+            for tag, kind in predicted["tags"]:
+                seen.add(kind)
+                assert kind not in lists or tag in meta[lists[kind]]
+            true = {*meta["T_new"], *meta["T_keep"]}
+            assert {tag for tag, _ in missed["tags"]} == true - {tag for tag, _ in predicted["tags"]}
+    assert {"hit, kept", "wrong, decayed"} <= seen
+
+
+def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
+    """A report is shared, and posts and names are people's; the key alone is there."""
+    text = (made / PAGE).read_text(encoding="utf-8")
+    for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines():
+        data = orjson.loads(line)
+        assert f'"{data["username"]}"' not in text
+        assert all(orjson.dumps(step["posts_text"]).decode() not in text for step in data["prediction_tasks"])
+    assert "Posts are left out, but other texts may quote them." in text
+
+
+def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
+    """And only then."""
+    assert again(own, "--name", "recency", "--with-posts") == 0
+    labels = {block["label"] for kind, block in read(own / PAGE).data(class_="card")[0] if kind == "Quote"}
+    assert labels == {"Persona summary after this step", "Reasoning", "Reply", "Posts"}
+
+
+def test_a_model_that_says_the_users_name_does_not_put_it_on_the_page(tasks: Path, tmp_path: Path) -> None:
+    """In personas, thoughts, replies and examples of invalid answers the key stands for it, however it is spelt."""
+    lines = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()]
+    names = [line["username"] for line in lines]
+    calls = iter(range(1000))
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        said = "".join(message["content"] for message in body["messages"])
+        name = next((name for name in names if name in said), "没有名字")
+        answer = {"predicted_tags": [name], "persona_summary": f"{name}喜欢猫", "reasoning": f"@{name}"}
+        if (number := next(calls)) < 3:
+            return 200, completion(f"{name}你好")
+        return 200, completion(json.dumps(answer, ensure_ascii=number % 2 == 0))
+
+    with serving(script) as server:
+        options = ["--api-url", server.url, "--concurrency", "1", "--results-dir", str(tmp_path)]
+        tuned = ["--tasks-dir", str(tasks), "--platform", "weibo", "--parse-retries", "2"]
+        assert main(["run", "--model", "m", *options, *tuned]) == 0
+    text = (tmp_path / "m/eval_report_weibo.html").read_text(encoding="utf-8")
+    assert "喜欢猫" in text and "你好" in text
+    for name in names:
+        assert name not in text
+        assert json.dumps(name)[1:-1].replace("\\", "\\\\") not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("小猫酱", "小猫酱和小猫", "u和小猫"),
+        ("Li", "Li likes li, LI_2 and Li's", "u likes u, LI_2 and u's"),
+        ("Li", '"\\nLi\\u732bLi"', '"\\nu\\u732bu"'),
+        ("小a", '"\\u5c0fa" "\\u5C0FA"', '"u" "u"'),
+        ('a"b', '{"x": "a\\"b"}', '{"x": "u"}'),
+        ("猫", "喜欢猫", "喜欢猫"),
+        (" ", "a b", "a b"),
+        (None, "None", "None"),
+        (7, "7", "7"),
+    ],
+)
+def test_a_name_is_replaced_where_it_is_one(name: object, text: str, shown: str) -> None:
+    """Not within longer words of Latin letters; one character names nobody, and is a word like any other."""
+    data = {**a_user("valid"), "username": name}
+    data["steps"][0]["reasoning"] = text
+    card = CARDS.card(data, None, [])
+    assert [block.text for block in card.blocks if isinstance(block, Quote) and block.label == "Reasoning"] == [shown]
+
+
+def valid(tag: str) -> Completion:
+    return Completion(f'{{"predicted_tags": ["{tag}"], "persona_summary": "", "reasoning": ""}}')
+
+
+def replies_shown(card: Card) -> list[list[str]]:
+    """Texts of the replies, by heading."""
+    found: list[list[str]] = []
+    for block in card.blocks:
+        if isinstance(block, Heading):
+            found.append([])
+        elif isinstance(block, Quote) and block.label.startswith("Reply"):
+            found[-1].append(block.text)
+    return found
+
+
+def a_user(*outcomes: str) -> dict[str, Any]:
+    steps = [
+        {**a_step(number), "outcome": outcome, "ground_truth": ["猫"], "persona_summary": "", "reasoning": ""}
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+    return {"user_id": "u", "steps": steps}
+
+
+def test_replies_that_were_asked_for_again_stand_with_their_step() -> None:
+    """Three that cannot be read are one invalid answer of a run that asks twice again; a cut one is final."""
+    bad, cut = Completion("好的"), Completion("{", finish_reason="length")
+    card = CARDS
+    replies = [bad, bad, bad, bad, valid("猫"), cut, valid("狗")]
+    shown = replies_shown(card.card(a_user("no_json", "valid", "length", "valid"), None, replies))
+    assert shown == [["好的"] * 3, ["好的", valid("猫").text], ["{"], [valid("狗").text]]
+    assert card.example(a_user("no_json", "valid", "length", "valid"), replies, "length") == "{"
+
+
+def test_replies_whose_steps_cannot_be_told_stand_together() -> None:
+    """After other settings were allowed there may be replies that nothing asked for in the end."""
+    card = CARDS.card(a_user("valid"), None, [valid("猫"), valid("狗")])
+    assert replies_shown(card) == [[], [valid("猫").text, valid("狗").text]]
+
+
+def test_card_without_its_task_tells_hits_from_errors() -> None:
+    """Finer kinds need the tasks file."""
+    card = CARDS.card(a_user("valid"), None, [])
+    tags = [block.tags for block in card.blocks if isinstance(block, Tags)]
+    assert tags == [(("猫", "hit"),), ()]
+
+
+def test_day_of_a_resident_is_drawn_with_places_and_path(made: Path) -> None:
+    """A ribbon of the day and a sketch whose path goes over its places."""
+    _, blocks = next(cards_of(made, "commuter", "beijing"))
+    kinds = [kind for kind, _ in blocks]
+    assert {"Chart", "Sketch", "Table", "Quote"} <= set(kinds)
+    sketch = blocks[kinds.index("Sketch")][1]
+    places = [at for group in sketch["places"].values() for at in group]
+    assert sketch["paths"][0] and all(at in places for at in sketch["paths"][0])
+    together = read(made / "commuter/eval_report_beijing.html").data(id="pictures")[0]
+    assert "Sketch" in [kind for kind, _ in together]
+
+
+# Who is shown
+
+
+def records(folder: Path, number: int, text: str = "近") -> RunFiles:
+    """A results file of so many users, and nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = RunFiles(folder, "weibo")
+    lines = [{**a_user("valid"), "user_id": f"u{at}", "task": f"{at:032x}"} for at in range(number)]
+    for line in lines:
+        line["steps"][0]["persona_summary"] = text
+    found.results.write_bytes(b"".join(map(seal, lines)))
+    return found
+
+
+def source(files: RunFiles, number: int) -> Reported:
+    users = [Record(f"u{at}", a_user("valid")) for at in range(number)]
+    return Reported(files, report(users, facts(number)), seed=7)
+
+
+def test_users_of_a_page_are_a_seeded_sample_and_the_page_says_so(tmp_path: Path) -> None:
+    """The same seed draws the same users, whatever they are; another draws others."""
+    found = source(records(tmp_path / "a", 300), 300)
+    first = keys(write_page(found, PageOptions()))
+    assert len(first) == 50
+    assert first == keys(write_page(found, PageOptions()))
+    assert first == sorted(first, key=lambda key: int(key[1:]))
+    assert "A sample of 50 of the 300 users, drawn with seed 7" in found.files.report("html").read_text()
+    other = Reported(found.files, found.report, seed=8)
+    assert keys(write_page(other, PageOptions())) != first
+
+
+def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -> None:
+    """Users with long personas are left out as far as it takes, and counted."""
+    found = source(records(tmp_path / "a", 200, "长" * 15_000), 200)
+    path = write_page(found, PageOptions())
+    shown = len(keys(path))
+    assert path.stat().st_size < pages.LIMIT
+    assert 20 < shown < 50
+    text = path.read_text(encoding="utf-8")
+    assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: mostly those" in text
+
+
+def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
+    """A persona of 100,000 characters does not take a page for itself."""
+    found = source(records(tmp_path / "a", 1, "长" * 100_000), 1)
+    assert "80000 more characters are in the run's files" in write_page(found, PageOptions()).read_text()
+
+
+def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of very many users costs no more than a look for line ends."""
+    found, decoded = source(records(tmp_path / "a", 400), 400), list[bytes]()
+    parsed = log.parsed
+
+    def counted(line: bytes) -> Any:
+        decoded.append(line)
+        return parsed(line)
+
+    monkeypatch.setattr(log, "parsed", counted)
+    write_page(found, PageOptions(users=5))
+    assert len(decoded) == 5
+
+
+def test_a_damaged_line_is_left_out(tmp_path: Path) -> None:
+    """A page is made of what is sound."""
+    found = records(tmp_path / "a", 3)
+    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"') + b'{"user_id":"torn')
+    assert keys(write_page(source(found, 3), PageOptions())) == ["u0", "u2"]
+
+
+def test_page_of_all_users_counts_the_users_that_it_has(tmp_path: Path) -> None:
+    """Lines that are left out are reported, and nobody is promised who is not there."""
+    found = records(tmp_path / "a", 4)
+    whole = write_all(source(found, 4), PageOptions()).read_text(encoding="utf-8")
+    assert "All 4 users." in whole and "left out:" not in whole
+    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
+    torn = write_all(source(found, 4), PageOptions()).read_text(encoding="utf-8")
+    told = (
+        "3 users; the report scores 4. 1 line of the results is left out: damaged, not scored, or of a task that has "
+    )
+    told += "changed."
+    assert told in torn and "All " not in torn.split("<script>")[0]
+
+
+def test_sample_says_how_many_of_the_drawn_lines_are_no_users(tmp_path: Path) -> None:
+    """A whole run with a damaged line is no sample, and no other page would show more."""
+    found = records(tmp_path / "a", 4)
+    found.results.write_bytes(found.results.read_bytes().replace(b'"u1"', b'"u9"'))
+    text = write_page(source(found, 4), PageOptions()).read_text(encoding="utf-8")
+    assert "3 users; the report scores 4. 1 line of the results is left out: damaged, not" in text
+    assert "A sample of" not in text
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("become", [a_folder, a_pipe])
+def test_results_that_cannot_be_read_are_told_in_a_sentence(
+    own: Path, become: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the machine's doing, exit code 4, and no defect; a pipe is not waited for."""
+    become(own / "recency/inference_results_weibo.jsonl")
+    assert again(own, "--name", "recency") == 4
+    assert "inference_results_weibo.jsonl: " in (told := capsys.readouterr().err)
+    assert told.count("cannot read") == 1
+
+
+def test_a_disk_that_fails_under_a_page_is_told_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first read of results or responses, the second, and so on."""
+    found = source(records(tmp_path / "a", 3), 3)
+    lines = [{"user_id": f"u{at}", "request": "r", "completion": {"text": "好"}} for at in range(3)]
+    found.files.responses.write_bytes(b"".join(map(seal, lines)))
+    found.files.failures.write_bytes(b"")
+    opened, left = os.open, 1_000
+
+    def failing(path: Any, *how: Any, **more: Any) -> int:
+        nonlocal left
+        left -= str(path).endswith(".jsonl")
+        if not left:
+            raise OSError(5, "Input/output error")
+        return opened(path, *how, **more)
+
+    monkeypatch.setattr(os, "open", failing)
+    write_page(found, PageOptions())
+    opens = 1_000 - left
+    assert opens == 4 + 3  # results, found and read; responses and failures; the replies of each user
+    for number in range(1, opens + 1):
+        left = number
+        with pytest.raises(MachineError, match=r"cannot read .*jsonl: Input/output error"):
+            write_page(found, PageOptions())
+
+
+def test_a_record_of_a_task_that_has_changed_is_nobody_to_look_at(own: Path) -> None:
+    """It is not scored either."""
+    results = own / "recency/inference_results_weibo.jsonl"
+    first, *others = results.read_bytes().splitlines(keepends=True)
+    stale = {**unseal(first.rstrip()), "task": "0" * 32}
+    results.write_bytes(seal(stale) + b"".join(others))
+    assert again(own, "--name", "recency") == 0
+    assert stale["user_id"] not in keys(own / PAGE)
+    assert len(keys(own / PAGE)) == USERS - 1
+
+
+def test_lines_are_found_whatever_blocks_the_file_is_read_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line ends and marks at the edge of a block are seen too."""
+    files = records(tmp_path / "a", 20)
+    content = files.results.read_bytes()
+    expected = [0, *(found.end() for found in re.finditer(b"\n", content))][:-1]
+    mark = content.index(b'"outcome":"valid"')
+    for block in (1, 7, 64, len(content)):
+        monkeypatch.setattr(pages, "BLOCK", block)
+        starts, first = pages._scanned(files.results, {"valid": b'"outcome":"valid"', "none": b"?"})
+        assert starts.tolist() == expected
+        assert first == {"valid": mark}
+
+
+def test_failures_and_invalid_answers_have_an_example_of_each_kind(tasks: Path, tmp_path: Path) -> None:
+    """Kinds with how often, and what was said; examples of users that are not in the sample too."""
+    calls = iter(range(1000))
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        number = next(calls)
+        if number < 3:
+            return 200, completion("我不知道<b>")
+        return (422, b'{"error": {"message": "odd words"}}') if number == 6 else (200, completion(valid("猫").text))
+
+    with serving(script) as server:
+        options = ["--api-url", server.url, "--concurrency", "1", "--results-dir", str(tmp_path)]
+        tuned = ["--tasks-dir", str(tasks), "--platform", "weibo", "--parse-retries", "2"]
+        assert main(["run", "--model", "m", *options, *tuned]) == 1
+    text = " ".join(read(tmp_path / "m/eval_report_weibo.html").texts)
+    assert "endpoint: http_422" in text and "odd words" in text
+    assert "Invalid answers of the kind no_json: 1." in text and "我不知道<b>" in text
+    assert "INCOMPLETE" in text
+
+
+def test_kinds_on_a_page_have_a_bound(own: Path) -> None:
+    """A folder from somebody else can hold a million, each of which was looked for in all of the results."""
+    report = (own / PAGE).with_suffix(".json")
+    data = orjson.loads(report.read_bytes())
+    data["diagnostics"]["invalid"] = {f"odd{number}": 1 for number in range(pages.KINDS + 7)}
+    report.write_bytes(orjson.dumps(data))
+    lines = [{"boundary": "x", "kind": f"bad{number}", "detail": "d"} for number in range(pages.KINDS + 9)]
+    (own / "recency/failures_weibo.jsonl").write_bytes(b"".join(map(log.seal, lines)))
+    assert again(own, "--name", "recency") == 0
+    text = " ".join(read(own / PAGE).texts)
+    assert "x: bad49" in text and "x: bad50" not in text and "9 more kinds of failures" in text
+    assert "of the kind odd49:" in text and "of the kind odd50:" not in text
+    assert "7 more kinds of invalid answers" in text
+
+
+# When pages are made
+
+
+def test_run_makes_a_page_unless_it_is_told_not_to(tasks: Path, made: Path, tmp_path: Path) -> None:
+    """It stands beside the other reports."""
+    assert (made / PAGE).exists()
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
+    assert main(["run", "--model", "baseline/recency", "--no-html", *where]) == 0
+    assert (tmp_path / "recency/eval_report_weibo.json").exists()
+    assert not (tmp_path / PAGE).exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "state", "said"),
+    [
+        (MachineError("cannot write it"), 0, "complete", "recency, weibo: the page could not be made: cannot write it"),
+        (ZeroDivisionError("odd"), 70, "running", "a defect of the harness itself (ZeroDivisionError: odd)"),
+    ],
+    ids=["this machine", "a defect"],
+)
+def test_page_that_cannot_be_made_harms_nothing_of_the_run(
+    error: Exception,
+    code: int,
+    state: str,
+    said: str,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is reported in a sentence, and results and report are those of the run; only a defect has an exit code of its
+    own, and leaves the page to the next command, which can do without."""
+
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pages, "write_page", broken)
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
+    assert main(["run", "--model", "baseline/recency", *where]) == code
+    told = capsys.readouterr()
+    assert said in told.out + told.err
+    manifest = tmp_path / "recency/run_weibo.json"
+    assert orjson.loads(manifest.read_bytes())["state"] == state
+    assert (tmp_path / PAGE).with_suffix(".json").exists() and not (tmp_path / PAGE).exists()
+    assert main(["resume", "--results-dir", str(tmp_path), "--no-html"]) == 0
+    assert orjson.loads(manifest.read_bytes())["state"] == "complete"
+
+
+def test_run_that_is_done_has_its_page_while_others_go_on(tasks: Path, tmp_path: Path) -> None:
+    """Requests of the slow model are answered only once the quick one's manifest says that its run is complete."""
+    quick, pages_seen = RunFiles(tmp_path / "quick", "weibo"), list[bool]()
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        deadline = time.monotonic() + 60
+        while body["model"] == "slow" and orjson.loads(quick.manifest.read_bytes())["state"] != "complete":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        if body["model"] == "slow":
+            pages_seen.append(quick.report("html").exists())
+        return baseline(body)
+
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo", "--concurrency", "32"]
+    with serving(script) as server:
+        assert main(["run", "--model", "quick", "--model", "slow", "--api-url", server.url, *where]) == 0
+    assert pages_seen and all(pages_seen)
+
+
+@pytest.fixture(scope="module")
+def played(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of weibo as its last reply left it: every record is saved, and nothing is finished."""
+    folder = tmp_path_factory.mktemp("played") / "recency"
+    shutil.copytree(made / "recency", folder)
+    files = RunFiles(folder, "weibo")
+    for path in files.reports:
+        path.unlink(missing_ok=True)
+    manifest = orjson.loads(files.manifest.read_bytes())
+    files.manifest.write_bytes(orjson.dumps({**manifest, "state": "running", "counts": {}, "results_sha256": None}))
+    return folder.parent
+
+
+@pytest.mark.parametrize("how", ["death before", "death midway"])
+@pytest.mark.parametrize("command", ["run --model baseline/recency --platform weibo --tasks-dir", "resume --tasks-dir"])
+def test_run_that_dies_at_any_write_after_its_last_reply_is_finished_by_the_next_command(
+    command: str, how: str, tasks: Path, played: Path, made: Path, tmp_path: Path
+) -> None:
+    """Results, report and page are those of an undisturbed run. Nothing else is left but the new content of a page,
+    which goes by its age."""
+
+    def finished(name: str, disk: FaultyDisk | None = None) -> Path:
+        with pytest.MonkeyPatch.context() as patch:
+            for kind in CHANGING if disk else ():
+                patch.setattr(DISK, kind, getattr(disk, kind))
+            assert main([*command.split(), str(tasks), "--results-dir", str(tmp_path / name)]) == 0
+        return tmp_path / name / "recency"
+
+    def content(folder: Path) -> dict[str, bytes]:
+        changing = ("run_weibo.json", "run_weibo.log", "run_weibo.lock")
+        left = set(folder.glob(f"*.html.{'[0-9a-f]' * 16}.new"))
+        files = [path for path in folder.iterdir() if path.name not in changing and path not in left]
+        return {path.name: path.read_bytes() for path in files}
+
+    expected = content(made / "recency")
+    for nth in count(1):
+        name, disk = str(nth), FaultyDisk(nth, how, WRITES if how == "death midway" else CHANGING, QuickDisk())
+        shutil.copytree(played, tmp_path / name)
+        try:
+            finished(name, disk)
+        except Death:
+            disk.bury()
+        files = RunFiles(finished(name), "weibo")
+        assert content(files.folder) == expected, f"operation {nth}, {disk.struck}"
+        assert orjson.loads(files.manifest.read_bytes())["state"] == "complete"
+        if disk.struck is None:
+            return
+
+
+def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
+    tasks: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is the whole run with its page, or none of it."""
+    pytest.importorskip("harness.extensions.parts")
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
+    for part in ("1/2", "2/2"):
+        words = ["run", "--model", "baseline/recency", "--platform", "weibo", "--part", part, *where]
+        assert main(words) == 0
+
+    def dying(*_: object) -> None:
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pages, "write_page", dying)
+        with pytest.raises(Death):
+            main(["merge", "recency", *where])
+    assert not (tmp_path / "recency").exists()
+    assert main(["merge", "recency", *where]) == 0
+    assert keys(tmp_path / PAGE) == keys(made / PAGE)
+
+
+def test_page_is_set_aside_when_its_run_goes_on(own: Path, tasks: Path) -> None:
+    """It is no longer true of it, as the other reports are not."""
+    results = own / "recency/inference_results_weibo.jsonl"
+    results.write_bytes(b"".join(results.read_bytes().splitlines(keepends=True)[:-1]))
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(own), "--platform", "weibo"]
+    assert main(["run", "--model", "baseline/recency", "--no-html", *where]) == 0
+    assert not (own / PAGE).exists()
+    assert len(list((own / "recency").glob("eval_report_weibo.html.before-*"))) == 1
+
+
+@pytest.mark.parametrize("command", ["reeval", "report"])
+def test_page_is_the_same_when_it_is_made_again(own: Path, command: str) -> None:
+    """From the folder alone, whatever has become of the page."""
+    before = (own / PAGE).read_bytes()
+    (own / PAGE).unlink()
+    assert main([command, "--results-dir", str(own), "--name", "recency"]) == 0
+    assert (own / PAGE).read_bytes() == before
+
+
+def test_reeval_makes_no_page_where_it_is_told_not_to(own: Path) -> None:
+    """The old one stays where it is still true."""
+    (own / PAGE).write_bytes(b"old")
+    assert main(["reeval", "--results-dir", str(own), "--no-html"]) == 0
+    assert (own / PAGE).read_bytes() == b"old"
+    assert not list((own / "recency").glob("*.html.before-*"))
+
+
+def other_report(folder: Path) -> None:
+    """As an earlier version made it."""
+    path = folder / "eval_report_weibo.json"
+    path.write_bytes(orjson.dumps({**orjson.loads(path.read_bytes()), "odd": 1}))
+
+
+def other_records(folder: Path) -> None:
+    """A text that no figure depends on."""
+    path = folder / "inference_results_weibo.jsonl"
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    data = unseal(first.rstrip())
+    data["steps"][0]["metrics"] |= {"Odd": 1.0}
+    path.write_bytes(seal(data) + b"".join(others))
+
+
+@pytest.mark.parametrize("change", [other_report, other_records])
+def test_reeval_that_changes_a_report_or_records_leaves_no_page_of_the_old(
+    own: Path, change: Callable[[Path], None]
+) -> None:
+    """With `--no-html` neither page stands there any more; both are kept under other names."""
+    folder = own / "recency"
+    (folder / "users_weibo.html").write_bytes(b"all")
+    change(folder)
+    old = (own / PAGE).read_bytes()
+    assert main(["reeval", "--results-dir", str(own), "--no-html"]) == 0
+    assert not (own / PAGE).exists() and not (folder / "users_weibo.html").exists()
+    assert [path.read_bytes() for path in folder.glob("eval_report_weibo.html.before-*")] == [old]
+    assert [path.read_bytes() for path in folder.glob("users_weibo.html.before-*")] == [b"all"]
+
+
+def test_old_pages_are_gone_before_the_new_results_stand(tmp_path: Path) -> None:
+    """A death in between leaves results without a page, never with one of others; the same results keep theirs."""
+
+    class FullDisk(Disk):
+        def replace(self, path: Path, taken: Path) -> None:
+            if taken == found.results:
+                raise OSError(28, "No space left on device")
+            super().replace(path, taken)
+
+    found = records(tmp_path / "a", 1)
+    old, page = found.results.read_bytes(), found.report("html")
+    page.write_bytes(b"old")
+    replace_results(found.results, iter([log.unseal(old.rstrip())]), "s", shown_by=found.pages)
+    assert page.exists()
+    with pytest.raises(MachineError, match="No space"):
+        replace_results(found.results, iter([{"n": 1}]), "s", FullDisk(), shown_by=found.pages)
+    assert not page.exists() and found.results.read_bytes() == old
+    assert page.with_name(f"{page.name}.before-s").read_bytes() == b"old"
+
+
+def test_old_pages_are_gone_before_the_new_report_stands(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever ends `reeval` in between, and also where the new page cannot be made."""
+
+    def broken(*_: object) -> None:
+        raise MachineError("cannot write it")
+
+    monkeypatch.setattr(pages, "write_page", broken)
+    (own / "recency/users_weibo.html").write_bytes(b"all")
+    other_report(own / "recency")
+    assert main(["reeval", "--results-dir", str(own)]) == 0
+    assert not (own / PAGE).exists() and not (own / "recency/users_weibo.html").exists()
+
+
+# report
+
+
+def test_report_writes_every_user_to_a_second_page(own: Path) -> None:
+    """In the order of the results; the first page stays a sample."""
+    assert again(own, "--name", "recency", "--users", "all") == 0
+    results = (own / "recency/inference_results_weibo.jsonl").read_bytes().splitlines()
+    expected = [orjson.loads(line)["user_id"] for line in results]
+    assert keys(own / "recency/users_weibo.html") == expected
+    assert "All 12 users." in (own / "recency/users_weibo.html").read_text(encoding="utf-8")
+    assert again(own, "--name", "recency", "--users", "3") == 0
+    assert len(keys(own / PAGE)) == 3
+
+
+def test_report_does_without_tasks_that_have_gone(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors are then not reported by their kind, which page and terminal say."""
+    assert again(own, "--name", "recency", "--tasks-dir", str(tmp_path / "nowhere")) == 0
+    assert "without its tasks" in "".join(capsys.readouterr())
+    found = read(own / PAGE)
+    assert "The tasks were not at hand" in " ".join(found.texts)
+    kinds = {
+        kind
+        for card in found.data(class_="card")
+        for name, block in card
+        if name == "Tags"
+        for _, kind in block["tags"]
+    }
+    assert kinds <= {"hit", "wrong", "missed"}
+
+
+def test_report_over_all_runs_links_to_each(made: Path, tmp_path: Path) -> None:
+    """A table and pictures a benchmark, an address a page; nothing else is touched."""
+    place = made / "index.html"
+    assert again(made) == 0
+    text = place.read_text(encoding="utf-8")
+    place.unlink()
+    assert 'href="recency/eval_report_weibo.html"' in text and 'href="commuter/eval_report_beijing.html"' in text
+    titles = [block["title"] for _, block in Parsed(text).data(id="pictures")[0]]
+    assert titles[0] == "Score, with 95 % intervals" and "F1^NS, with 95 % intervals" in titles
+    out = tmp_path / "elsewhere.html"
+    assert again(made, "--out", str(out)) == 0
+    assert "eval_report" not in out.read_text(encoding="utf-8")
+
+
+def test_report_over_all_runs_links_to_a_folder_whose_name_is_no_text(own: Path) -> None:
+    """Its bytes are the address, and its label is readable; other runs are there too."""
+    odd = own / os.fsdecode(b"bad\xff")
+    odd.mkdir()
+    (odd / "eval_report_weibo.json").write_bytes((own / "recency/eval_report_weibo.json").read_bytes())
+    assert again(own) == 0
+    text = (own / "index.html").read_text(encoding="utf-8")
+    assert '<a href="bad%FF/eval_report_weibo.json">bad\\xff</a>' in text
+    assert 'href="recency/eval_report_weibo.html"' in text
+    assert again(own, "--platform", "weibo") == 0
+
+
+def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -> None:
+    """In pictures too, where nobody looks at the table; a whole run beside it is not marked."""
+    part = own / "part"
+    part.mkdir()
+    data = orjson.loads(reports.encoded(report([user(a_step(1, 0.5, 0.5))], facts(2))))
+    (part / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
+    assert again(own) == 0
+    found = read(own / "index.html")
+    charts = [block for kind, block in found.data(id="pictures")[0] if kind == "Chart"]
+    assert all(sorted(chart["x"]) == ["part *", "recency"] for chart in charts)
+    texts = " ".join(found.texts)
+    assert "INCOMPLETE: 1 of 2" in texts and "part on weibo 1 of" in texts
+    assert all("*: not all users of the tasks file are scored" in chart["title"] for chart in charts)
+    assert "recency: synthetic tasks" in texts and "part: synthetic tasks" not in texts
+
+
+def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
+    """And a table of each metric by subset, whose figures lead to the pages; without a subset the mean is over the
+    others."""
+    data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
+    for number, subset in enumerate(data["subsets"]):
+        for run in ("recency", "half")[: 1 if subset == "douban" else 2]:
+            (own / run).mkdir(exist_ok=True)
+            data["metrics"]["Recall"]["value"] = data["secondary"]["Recall (cut)"]["value"] = 0.1 + 0.2 * number
+            (own / run / f"eval_report_{subset}.json").write_bytes(orjson.dumps(data | {"subset": subset}))
+    assert again(own) == 0
+    text = (own / "index.html").read_text(encoding="utf-8")
+    tables = [re.findall(r"<tr>(.*?)</tr>", one, re.S) for one in re.findall(r"<table>(.*?)</table>", text, re.S)]
+    runs, recall = tables[0], tables[1]
+    assert ">subsets<" in runs[0] and len(runs) == 3
+    _, whole, half = runs
+    douban = data["subsets"].index("douban")
+    mean = fmean(10 + 20 * number for number in range(5) if number != douban)
+    assert ">50.00<" in whole and ">all 5<" in whole and f">{mean:.2f}<" in half and ">n/a<" not in half
+    assert f">{', '.join(name for name in data['subsets'] if name != 'douban')}<" in half
+    assert "Recall, %" in recall[0] and len(recall) == 4
+    for subset in data["subsets"]:
+        assert any(f'href="recency/eval_report_{subset}.' in row for row in recall)
+
+
+def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
+    """Of a run that has one subset alone its figure is there; each later table is by its own metric."""
+    data = orjson.loads((own / "recency/eval_report_weibo.json").read_bytes())
+    for run, value in (("a", 0.25), ("b", 0.75), ("c", 0.5)):
+        (own / run).mkdir()
+        data["metrics"]["Recall"]["value"] = data["secondary"]["Recall (cut)"]["value"] = value
+        (own / run / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
+    (own / "recency/eval_report_weibo.json").unlink()
+    assert again(own) == 0
+    text = (own / "index.html").read_text(encoding="utf-8")
+    for table in re.findall(r"<table>(.*?)</table>", text, re.S)[:2]:
+        heads, *rows = re.findall(r"<tr>(.*?)</tr>", table, re.S)
+        names = [re.sub("<.*?>", "", re.findall(r"<th.*?</th>", row)[0]) for row in rows]
+        assert "subsets" not in heads and names == ["b", "c", "a", "chance"]
+        assert [value in row for value, row in zip((">75.00", ">50.00", ">25.00"), rows, strict=False)] == [True] * 3
+
+
+def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
+    """Ablation, sampling and share in the same words, and how many answers were invalid."""
+    path = own / "recency/eval_report_weibo.json"
+    data = orjson.loads(path.read_bytes())
+    whole = data["diagnostics"]["valid_answers"]
+    data["run"] |= {"persona": False, "temperature": 0.9, "seed": 3, "ratio": 0.5}
+    data["diagnostics"] |= {"valid_answers": whole - 2, "invalid": {"length": 2}}
+    (own / "warm").mkdir()
+    (own / "warm/eval_report_weibo.json").write_bytes(orjson.dumps(data))
+    assert again(own) == 0
+    heads, *rows = re.findall(r"<tr>(.*?)</tr>", (own / "index.html").read_text(encoding="utf-8"), re.S)
+    assert ">invalid<" in heads and ">what<" in heads
+    plain, warm = sorted(rows[:2], key=lambda row: "warm" in row)
+    assert "own prompt, synthetic tasks" in plain and "own prompt, no persona" not in plain
+    assert "own prompt, no persona, temperature 0.9, seed 3, share 0.5, synthetic tasks" in warm
+    assert f">2 of {whole}<" in warm and ">0<" in plain
+
+
+def test_runs_without_a_report_are_named_on_the_page_over_all_runs(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reader would take the rest for all; where there is nothing else, that is what is reported."""
+    shutil.copytree(own / "recency", own / "killed")
+    (own / "killed/eval_report_weibo.json").unlink()
+    assert again(own) == 0
+    told = "Left out: killed on weibo (unfinished: no report yet; resume continues, report --name NAME scores "
+    told += "what exists)."
+    assert told in " ".join(read(own / "index.html").texts)
+    (own / "recency/eval_report_weibo.json").unlink()
+    assert again(own) == 2
+    assert "but 2 unfinished runs: resume continues" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--users", "all"], ["--users", "50"], ["--with-posts"]])
+def test_what_is_for_the_page_of_a_run_is_refused_without_one(
+    own: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page over all runs shows no users: nothing is written, where nobody would see what they asked for."""
+    assert again(own, *options) == 2
+    assert "--name" in capsys.readouterr().err
+    assert not (own / "index.html").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "recency"], ["--model", "baseline/recency"]])
+@pytest.mark.parametrize("damage", [b"[1", b'{"benchmark": "streamprofile", "model": "baseline/recency"}'])
+def test_a_report_that_is_none_is_named_once(
+    own: Path, options: list[str], damage: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its path, in a user's words."""
+    (own / "recency/eval_report_weibo.json").write_bytes(damage)
+    assert again(own, *options) == 2
+    told = capsys.readouterr().err
+    assert told.count("recency/eval_report_weibo.json") == 1
+    assert "is not a report that this version reads: regenerate it with `reeval`" in told
+    assert "Error" not in told
+
+
+@pytest.mark.parametrize(
+    ("options", "damage", "told"),
+    [
+        (["--name", "nobody"], None, "no run nobody"),
+        (["--name", "recency"], b"[1", "not a report that this version reads"),
+        (["--name", "recency"], b'{"benchmark": "streamprofile"}', "regenerate it with `reeval`"),
+        ([], b'{"benchmark": "streamprofile"}', "not a report that this version reads"),
+        (["--users", "many"], None, "whole number"),
+    ],
+)
+def test_report_says_in_a_sentence_what_is_wrong(
+    own: Path, options: list[str], damage: bytes | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder without such a run, or with a report that is none."""
+    if damage is not None:
+        (own / "recency/eval_report_weibo.json").write_bytes(damage)
+    assert again(own, *options) == 2
+    assert told in "".join(capsys.readouterr())
+
+
+def test_report_of_another_version_is_refused_by_name(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It lacks what pages are drawn from."""
+    path = own / "recency/eval_report_weibo.json"
+    data = orjson.loads(path.read_bytes())
+    del data["coverage"]
+    path.write_bytes(orjson.dumps(data))
+    assert again(own, "--name", "recency") == 2
+    assert "eval_report_weibo.json is not a report that this version reads" in capsys.readouterr().err
+
+
+def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, tmp_path: Path) -> None:
+    """They have no manifest, replies or outcomes; `reeval` scores them, and draws them."""
+    pytest.importorskip("harness.features.imports")
+    folder = tmp_path / "theirs/them"
+    folder.mkdir(parents=True)
+    lines = []
+    for line in (own / "recency/inference_results_weibo.jsonl").read_bytes().splitlines():
+        data = orjson.loads(line)
+        named = ("step_id", "prediction", "ground_truth", "metrics", "reasoning", "persona_summary")
+        steps = [{name: step[name] for name in named} for step in data["steps"]]
+        lines.append(
+            orjson.dumps({**{name: data[name] for name in ("user_id", "platform", "username")}, "steps": steps})
+        )
+    (folder / "inference_results_weibo.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
+    assert main(["reeval", *where]) == 0
+    assert len(keys(folder / "eval_report_weibo.html")) == USERS
+    assert main(["report", "--name", "them", *where]) == 0
+
+
+@pytest.mark.parametrize("texts", [{}, {"reasoning": ["想"], "persona_summary": 7, "ground_truth": None}])
+def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
+    tasks: Path, tmp_path: Path, texts: dict[str, Any]
+) -> None:
+    """What else it shows comes from the tasks; a text of another type is shown as it stands."""
+    pytest.importorskip("harness.features.imports")
+    folder = tmp_path / "theirs/them"
+    folder.mkdir(parents=True)
+    task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
+    steps = [{"step_id": step["step_id"], "prediction": ["猫"], **texts} for step in task["prediction_tasks"]]
+    (folder / "inference_results_weibo.jsonl").write_bytes(
+        orjson.dumps({"user_id": task["user_id"], "steps": steps}) + b"\n"
+    )
+    where = ["--tasks-dir", str(tasks), "--results-dir", str(folder.parent)]
+    truth = task["prediction_tasks"][0]["ground_truth"]["all_tags"]
+    for code, command in (1, ["reeval"]), (0, ["report", "--name", "them"]):  # one user of them all: incomplete
+        (folder / "eval_report_weibo.html").unlink(missing_ok=True)
+        assert main([*command, *where]) == code
+        page = (folder / "eval_report_weibo.html").read_text("utf-8")
+        assert all(tag in page for tag in truth)
+        assert not texts or '["想"]' in page.replace("\\", "").replace("&#34;", '"')
+
+
+@pytest.mark.parametrize(("name", "lost"), [("recency", "steps"), ("commuter", "intentions")])
+def test_a_sound_record_of_another_shape_is_named(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, lost: str
+) -> None:
+    """Its checksum says that nobody else changed it; the page of before stays."""
+    run = Path(shutil.copytree(made / name, tmp_path / name))
+    (path,) = run.glob("inference_results_*.jsonl")
+    (page,) = run.glob("eval_report_*.html")
+    before = page.read_bytes()
+    first, *others = path.read_bytes().splitlines(keepends=True)
+    data = unseal(first.rstrip())
+    del data[lost]
+    path.write_bytes(seal(data) + b"".join(others))
+    assert main(["report", "--results-dir", str(tmp_path), "--name", name]) == 2
+    told = capfd.readouterr().err
+    assert f"user {data['user_id']}: the saved record has another shape" in told
+    assert page.read_bytes() == before
