@@ -1,7 +1,6 @@
 """An async, high-concurrency inference harness for benchmarks of user behaviour."""
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -46,12 +45,6 @@ __all__ = [
     "__version__",
 ]
 
-OF_FEATURES = frozenset(
-    {"BudgetReached", "LoadedRun", "aresume", "arun", "compare", "export", "leaderboard", "list_runs", "load_run"}
-    | {"reeval", "resume", "run", "verify"}
-)
-"""What features offer, as long as their folders are there; it is imported when it is used."""
-
 if TYPE_CHECKING:
     from harness.commands.compare.command import compare as compare
     from harness.commands.export.command import export as export
@@ -69,6 +62,30 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name in OF_FEATURES and (found := import_module("harness.feature").function(name)):
-        return found
+    """Import the Python interface, which takes a while, when it is used."""
+    match name:
+        case "BudgetReached":
+            from harness.extensions.budget import BudgetReached
+
+            return BudgetReached
+        case "compare":
+            from harness.commands.compare.command import compare
+
+            return compare
+        case "export":
+            from harness.commands.export.command import export
+
+            return export
+        case "leaderboard":
+            from harness.commands.stats.command import leaderboard
+
+            return leaderboard
+        case "verify":
+            from harness.commands.verify.command import verify
+
+            return verify
+        case "LoadedRun" | "aresume" | "arun" | "list_runs" | "load_run" | "reeval" | "resume" | "run":
+            from harness import interface
+
+            return getattr(interface, name)
     raise AttributeError(f"harness offers no {name}")

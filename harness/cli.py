@@ -15,7 +15,8 @@ from types import FrameType
 
 from harness import __version__
 from harness.benchmarks import hash_seed
-from harness.commands.parser import COMMANDS, Parser, parsed
+from harness.commands.parser import Parser, parsed
+from harness.commands.table import COMMANDS
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.options import secrets
@@ -170,7 +171,7 @@ def _scrubbed(text: str, arguments: list[str]) -> str:
 
 
 def _top_parser(arguments: list[str]) -> Parser:
-    listed = "\n".join(f"  {name:<16} {command.does}" for name, command in COMMANDS.items())
+    listed = "\n".join(f"  {name:<16} {does}" for name, does in COMMANDS.items())
     parser = Parser(
         arguments,
         prog="harness",

@@ -2,7 +2,7 @@
 
     bill = Bill()                                 # the store keeps that of every saved reply
     bill.at(Rate()).add(completion, sent=len(body))
-    cost = bill.cost([price], most=None)          # price: of the feature `prices`, or None: tokens only
+    cost = bill.cost([price], most=None)          # price: None if it is not known: tokens only
     cost.money                                    # Money(Decimal("0.01234"), "USD", about=False)
 
 Amounts are `Decimal`: whole tokens times a price per million, divided by a power of ten, so nothing is rounded. A

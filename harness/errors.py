@@ -6,7 +6,7 @@ HarnessError                 one sentence for the user, and the `exit_code` of t
 │   └── InUse                a run that another process holds
 ├── EndpointStopped     3    the endpoint cannot serve this run at all: key, model, quota, address
 │   └── ConfigurationRefused its model or parameters: resuming it could not help
-├── (of features)       5    more may be paid only if the user says so
+├── (of extensions)     5    more may be paid only if the user says so
 ├── AnswersUnusable     6    almost none of the first answers can be used
 ├── RunStopped  129/130/143  a signal asked the run to stop
 ├── BenchmarkError      2    a benchmark's code failed or broke its contract

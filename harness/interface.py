@@ -7,8 +7,8 @@
         made.frame("steps")                               # with pandas or polars installed
 
 A keyword is the option of that name (`harness run --help-all` explains each): `--api-url URL` is `api_url=URL`. None is
-what the settings file says, else the default. Options of features are objects of their classes:
-`features=[Budget("5usd")]`. `run`, `resume` and `reeval` block, also in a notebook; `arun` and `aresume` play in the
+what the settings file says, else the default. Options of extensions are objects of their classes:
+`extensions=[Budget("5usd")]`. `run`, `resume` and `reeval` block, also in a notebook; `arun` and `aresume` play in the
 event loop that runs.
 """
 
@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from html import escape
-from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
 from itertools import islice
@@ -30,6 +29,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import msgspec
 
+from harness.analysis.rows import rows as rows_of
 from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.overview import covered, headline, with_unit
@@ -41,7 +41,6 @@ from harness.commands.parser import Parsed, called
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.engine.local import Signals
 from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
-from harness.feature import function
 from harness.model import JSON, Block, Completion, Reply, Snapshots
 from harness.printable import on_one_line
 from harness.store import log
@@ -54,8 +53,6 @@ Progress = Callable[[Snapshots], None]
 """A function that is called several times a second with frozen snapshots (`harness.model.Snapshot`), one per model; of
 `run` and `resume` in a notebook, from another thread."""
 Play = Callable[[Signals], Coroutine[Any, Any, Any]]
-FRAMES: Mapping[str, JSON] = {"pandas": {}, "polars": {"infer_schema_length": None}}
-"""Libraries with a `DataFrame`, and its options for rows whose first ones may lack a value."""
 for _kind in (Report, Completion, Reply, Block, Call):
     msgspec.json.Decoder(_kind)  # as in `store/manifest.py`: runs may begin in several threads
 GROUP = 500
@@ -146,16 +143,19 @@ class LoadedRun:
 
     def frame(self, rows: Rows = "steps") -> Any:
         """Return the rows as a DataFrame of pandas, else of polars. Raise `BadInput` if neither is installed."""
-        for library, options in FRAMES.items():
-            if find_spec(library):
-                return import_module(library).DataFrame(list(self._rows(rows)), **options)
+        if find_spec("pandas"):
+            import pandas
+
+            return pandas.DataFrame(list(self._rows(rows)))
+        if find_spec("polars"):
+            import polars
+
+            return polars.DataFrame(list(self._rows(rows)), infer_schema_length=None)  # the first may lack a value
         raise BadInput(f"frame() needs pandas or polars: {to_install('pandas')}")
 
     def _rows(self, kind: Rows) -> Iterator[JSON]:
         """Yield the rows that `export` writes, in groups: playing users again needs a separate event loop."""
-        if (rows := function("rows")) is None:
-            raise BadInput("rows of users need a feature that is not there")
-        found = rows(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
+        found = rows_of(SavedRun(self.files, self.manifest), kind, None, self.folder.parent)
         try:
             while group := _apart_from_loops(lambda: list(islice(found, GROUP))):
                 yield from group
@@ -175,7 +175,11 @@ def run(  # noqa: PLR0913
     sample_seed: int | None = None,
     demo: bool | None = None,
     restart: bool | None = None,
+    part: str | None = None,
+    fetch: bool | None = None,
+    html: bool | None = None,
     primary: str | None = None,
+    config: str | Path | None = None,
     api_url: str | Sequence[str] | None = None,
     api_key: str | None = None,
     api_key_file: str | Path | None = None,
@@ -211,7 +215,7 @@ def run(  # noqa: PLR0913
     no_color: bool | None = None,
     settings_file: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
-    features: Sequence[object] = (),
+    extensions: Sequence[object] = (),
     progress: Progress | None = None,
 ) -> list[LoadedRun]:
     """Run a benchmark against a model, as `harness run` does; return its runs, one for each subset.
@@ -219,9 +223,9 @@ def run(  # noqa: PLR0913
     `benchmark` is a name, a `FILE.py` or `package.module:Name`, and `settings` are its own, by name. `model` is the
     model's name at the endpoint `api_url` or that of a `provider`; `baseline/recency` and the like need none. `limit`
     is how many users are played, `concurrency` how many requests are in flight, `repeats` how often each user is
-    played. `demo` takes the synthetic tasks that ship. `features` are options of features, such as `Budget("5usd")` or
-    `Pages(html=False)`. `progress` is called several times a second with frozen snapshots, one per model, and replaces
-    the display. `harness run --help-all` explains every keyword.
+    played. `demo` takes the synthetic tasks that ship; `html=False` writes no pages. `extensions` are options of
+    extensions, such as `Budget("5usd")`. `progress` is called several times a second with frozen snapshots, one per
+    model, and replaces the display. `harness run --help-all` explains every keyword.
 
     Raise `BadInput` for arguments that cannot be used, and another `HarnessError` if the run stopped early: its text is
     the sentence that the command prints, and it has the `exit_code` and the `runs` so far. Every reply received is
@@ -249,6 +253,7 @@ def resume(  # noqa: PLR0913
     max_outage: float | None = None,
     wait: float | None = None,
     durability: Literal["process", "power"] | None = None,
+    config: str | Path | None = None,
     api_url: str | Sequence[str] | None = None,
     api_key: str | None = None,
     api_key_file: str | Path | None = None,
@@ -263,8 +268,9 @@ def resume(  # noqa: PLR0913
     allow: str | Sequence[str] | None = None,
     allow_invalid: bool | None = None,
     no_color: bool | None = None,
+    html: bool | None = None,
     settings_file: str | Path | None = None,
-    features: Sequence[object] = (),
+    extensions: Sequence[object] = (),
     progress: Progress | None = None,
 ) -> list[LoadedRun]:
     """Continue unfinished runs, as `harness resume` does; return those that it changed. Raise errors as `run` does.
@@ -282,13 +288,14 @@ def reeval(  # noqa: PLR0913
     subset: str | Sequence[str] | None = None,
     reparse: bool | None = None,
     new_prices: bool | None = None,
+    html: bool | None = None,
     providers: str | Path | None = None,
     benchmark: str | None = None,
     trust: bool | None = None,
     tasks_dir: str | Path | None = None,
     results_dir: str | Path | None = None,
     settings_file: str | Path | None = None,
-    features: Sequence[object] = (),
+    extensions: Sequence[object] = (),
 ) -> list[LoadedRun]:
     """Score saved answers again, without any request, as `harness reeval` does; return those runs.
 
@@ -368,7 +375,7 @@ def _called(name: str, given: Mapping[str, Any]) -> _Call:
     """Return the call of a command, of the arguments of one of the functions above."""
     headers = given.get("extra_header")
     more = {"extra_header": [f"{key}:{value}" for key, value in headers.items()]} if headers else {}
-    parsed = called(name, {**given, **more}, given["features"], given.get("settings"))
+    parsed = called(name, {**given, **more}, given["extensions"], given.get("settings"))
     return _Call(parsed, given.get("progress"))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from harness.benchmarks import registry, reports
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -73,12 +72,6 @@ class Imported:
             "updated": datetime.fromtimestamp(results.stat().st_mtime, UTC).isoformat(timespec="seconds"),
         }
 
-    def scored_again(self, chosen: Any) -> Any:
-        """Return the new report (`harness.analysis.rescoring`)."""
-        from harness.analysis import imported_scores as scoring
-
-        return scoring.scored_again(self, chosen)
-
     @property
     def command(self) -> str:
         return f"harness reeval --name {quote(self.name)}"
@@ -90,3 +83,8 @@ def imported(results: Path) -> Iterator[Imported]:
         files = RunFiles(path.parent, path.stem.removeprefix(PREFIX))
         if not files.manifest.exists():
             yield Imported(files)
+
+
+def imported_of(files: RunFiles) -> Imported | None:
+    """Return the results of another program that are in a folder of the results."""
+    return next((one for one in imported(files.folder.parent) if one.files.results == files.results), None)

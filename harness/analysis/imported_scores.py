@@ -18,15 +18,15 @@ from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import overview, registry
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds
 from harness.benchmarks.reports import Report, read
-from harness.benchmarks.tasks import parse
+from harness.benchmarks.tasks import how_to_get, parse
 from harness.benchmarks.template import AUTHORS
-from harness.engine.files import Reported, index_file, stamp, write_report
+from harness.engine.files import index_file, stamp, write_report
 from harness.engine.finish import ReportScores
 from harness.engine.play import rescored
 from harness.errors import BadInput
-from harness.feature import how_to_get
 from harness.model import JSON, Heading, Paragraph, RunFacts, Table, Where
 from harness.reporting import text
+from harness.reporting.reported import Reported
 from harness.store.atomic import set_aside_any
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock

@@ -18,17 +18,19 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.cost import DEFERRED
-from harness.engine.files import Reported, index_file, now, stamp, write_report
+from harness.engine.files import index_file, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
 from harness.engine.run import Run, counted_cost
 from harness.errors import AgentFailed, BadInput
-from harness.feature import function, pending
 from harness.model import JSON, Record
+from harness.options.prices import prices_again
+from harness.reporting.reported import Reported
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
+from harness.store.submissions import pending
 from harness.ui.streams import tell
 
 
@@ -112,8 +114,7 @@ def _settle(job: Run, failed: int) -> None:
 def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
     """Give all replies of a run the price of today where they came from, or say that there is none."""
     manifest = job.manifest
-    prices, again = manifest.prices, function("prices_again")
-    known_today = again(manifest, providers_file) if again else []
+    prices, known_today = manifest.prices, prices_again(manifest, providers_file)
     if manifest.provenance["endpoint"] != defaults.EMBEDDED and not any(known_today):
         tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
     for place, price in enumerate(known_today):

@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.tasks import how_to_get
 from harness.benchmarks.template import check_digest
 from harness.chat import Asking, Structured
 from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
-from harness.feature import how_to_get
 from harness.model import JSON
 from harness.options import trusted
 from harness.store.manifest import Manifest, differences, share

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
 from harness.errors import BadInput, ExitCode, HarnessError
-from harness.feature import Foreign, foreign
 from harness.options.options import run_name
 from harness.store.manifest import COMPLETE, load, whole_of
 from harness.store.run import runs
@@ -70,15 +70,15 @@ def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
     return [run for run, whole in pairs if run.manifest.state != COMPLETE or whole not in there]
 
 
-def find_imported(args: Selected) -> tuple[list[Foreign], int]:
+def find_imported(args: Selected) -> tuple[list[Imported], int]:
     """Return the results of another program that the options select, and an exit code as `find` does."""
     platforms = {name.lower() for name in args.platform or ()}
-    found, code = list[Foreign](), 0
+    found, code = list[Imported](), 0
     try:
         named = args.runs or ([run_name(None, args.model)] if args.model else [])
     except BadInput:  # a model's name that is no folder's
         return found, code
-    for one in foreign(args.results_dir):
+    for one in imported(args.results_dir):
         if (named and one.files.folder.name not in named) or (platforms and one.files.subset not in platforms):
             continue
         try:

@@ -64,6 +64,16 @@ class Line(dict[str, Any]):
         return super().get(name, default)
 
 
+def how_to_get(cls: type[Benchmark]) -> str:
+    """Return what a user can do about missing tasks, as a main clause."""
+    if not cls.task_files.data_set:
+        return "put them there"
+    return (
+        f"`harness fetch {cls.origin.spec if cls.origin else cls.name}` downloads them (data set "
+        f"{cls.task_files.data_set} of the Hugging Face Hub)"
+    )
+
+
 def version(benchmark: Benchmark) -> str:
     """Return the version of the rules that validate task lines."""
     own, origin = benchmark.task_files.version, benchmark.origin

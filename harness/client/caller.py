@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn, Protocol
 
@@ -58,11 +59,11 @@ Warn = Callable[[TransportFault, int], None]
 
 
 class NotNow(Exception):
-    """Raised by what a feature adds to a try that is not to go out now."""
+    """Raised by what an extension adds to a try that is not to go out now."""
 
 
 class Part(Protocol):
-    """What a feature does about one try."""
+    """What an extension does about one try."""
 
     def admitted(self) -> None:
         """Act once the try has its slot. If it raises, as `NotNow` does, the slot is given back and nothing is sent."""
@@ -75,7 +76,7 @@ class Part(Protocol):
 
 
 class Attempt(NamedTuple):
-    """One try of a request of a user: its number, what failed before, and its `parts`, the outermost feature's
+    """One try of a request of a user: its number, what failed before, and its `parts`, the outermost extension's
     first."""
 
     body: bytes
@@ -85,6 +86,27 @@ class Attempt(NamedTuple):
     warn: Warn
     tries: FailedTries
     parts: tuple[Part, ...] = ()
+
+
+class Loan(Protocol):
+    """The part of an allowance that one borrower, another process, may spend."""
+
+    def renewed(self, taken: Decimal, reserved: Decimal, borrowers: int) -> Decimal:
+        """Return what the borrower may take from now on beyond what it has `taken` so far and `reserved` for requests
+        in flight: its share of what is left."""
+        ...
+
+    def settle(self, taken: Decimal) -> None:
+        """End the reservation of a borrower that has taken so much in all."""
+        ...
+
+    def lose(self) -> None:
+        """Count all that a lost borrower might have taken."""
+        ...
+
+    def reached(self, error: HarnessError) -> HarnessError:
+        """Return the error of a borrower as one about the whole allowance."""
+        ...
 
 
 class Allowance:
@@ -116,6 +138,17 @@ class Allowance:
 
     def end(self, label: str, reserved: Reserved | None) -> None:
         """Give back what was reserved for a group beyond what its requests took."""
+
+    def loan(self) -> Loan | None:
+        """Return the part of it that another process may spend, None if there is no limit."""
+        return None
+
+    def limit(self, amount: Decimal) -> None:
+        """Let requests take so much beyond what is taken and reserved now."""
+
+    def spent_and_reserved(self) -> tuple[Decimal, Decimal]:
+        """Return what requests have taken, and what is reserved for those in flight."""
+        return Decimal(0), Decimal(0)
 
 
 UNLIMITED = Allowance()

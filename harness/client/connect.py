@@ -20,7 +20,6 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from ipaddress import ip_address, ip_network
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -159,7 +158,7 @@ def connection(address: Address, connections: int) -> Connection:
     if urlsplit(proxy).scheme not in SOCKS:
         return Connection(partial(Connector, **options), way, trust, proxy=proxy, via=proxy)
     try:
-        socks: Any = import_module("aiohttp_socks")
+        import aiohttp_socks as socks
     except ImportError:
         raise BadInput(
             f"{name} names a SOCKS proxy, for which a package is missing: {to_install('behavior-harness[socks]')}"

@@ -12,7 +12,8 @@ import shtab
 
 from harness import defaults
 from harness.benchmarks import registry
-from harness.commands.parser import COMMANDS, RUN, add, built
+from harness.commands.parser import add, built
+from harness.commands.table import COMMANDS, RUN
 from harness.option import Option, folder, option
 from harness.options import options
 from harness.ui.streams import show
@@ -101,8 +102,8 @@ def whole() -> argparse.ArgumentParser:
     """Return one parser with the options of all commands, and of all benchmarks that ship."""
     made = argparse.ArgumentParser(prog="harness", allow_abbrev=False)
     commands = made.add_subparsers()
-    for name, command in COMMANDS.items():
-        of = commands.add_parser(name, help=command.does)
+    for name, does in COMMANDS.items():
+        of = commands.add_parser(name, help=does)
         for one in _options(name):
             for action in add(of, one):
                 if action.dest == "benchmark" and not action.option_strings:

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from harness.benchmarks import settings
 from harness.client.address import public_url
-from harness.commands.parser import COMMANDS, RUN, Parsed, parsed
+from harness.commands.parser import Parsed, parsed
+from harness.commands.table import COMMANDS, RUN
 from harness.defaults import AUTO
 from harness.errors import BadInput, in_brief
-from harness.feature import function
 from harness.option import Option, option
-from harness.options import address, models, options, providers, secrets
+from harness.options import address, endpoint_file, models, options, providers, secrets
 from harness.options.address import Found
 from harness.options.providers import Provider
 from harness.scrubber import HIDDEN
@@ -53,7 +53,7 @@ def execute(args: Options) -> int:
     words = list(args.words) or ["run"]
     if words[0] not in COMMANDS:
         raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
-    command = parsed([*words, f"--settings={file}"] if (file := getattr(args, "settings_file", None)) else words)
+    command = parsed([*words, f"--settings={args.settings_file}"] if args.settings_file else words)
     wrong = None
     try:
         found = values(command)
@@ -115,15 +115,14 @@ def _value(one: Option, found: Parsed) -> Setting:
 def given(one: Option, args: Any) -> Any:
     """Return what a command has for an option, of itself or of its benchmark."""
     if not one.name.startswith(settings.DEST):
-        return getattr(args, one.name)
+        return args.option(one.name)
     return (args.of_benchmark or {}).get(one.name.removeprefix(settings.DEST), one.default)
 
 
 def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return the values of a run that its provider, file of an endpoint, variables and defaults decide."""
     args = found.args
-    of_feature = function("endpoint_of")
-    given = of_feature and of_feature(args)
+    given = endpoint_file.endpoint_of(args)
     provider = _provider(args)
     pace = models.pace_of(provider) if provider else given.tuning if given else {}
     of_pace = (FILE, provider.source if provider else given.source if given else None)

@@ -11,20 +11,20 @@ from rich.console import Console
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, resume_commands
 from harness.engine.events import Emit, Event, Scored
-from harness.engine.extension import Extension, Observe, Say
-from harness.engine.files import Reported
+from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions
 from harness.engine.session import Session, play
 from harness.options import options
 from harness.options.plan import Plan
+from harness.reporting.reported import Reported
 from harness.ui.console import PLAIN
-from harness.ui.progress import display
+from harness.ui.live import display
 
 
 def launch(
     plans: Sequence[Plan],
     console: Console,
-    extensions: Sequence[Extension] = (),
+    hooks: Sequence[Hooks] = (),
     *,
     reported: Callable[[Reported, Say], None],
     caller: options.Session | None = None,
@@ -32,23 +32,25 @@ def launch(
     """Run all plans at once and finish them; return the worst exit code. `reported` acts on each new report, before its
     run is complete. `caller` has what gets snapshots instead of the display, and the event loop to play in."""
     say, several = partial(console.print, **PLAIN), len(plans) > 1
-    shown = Printer(console, extensions, alone=not several)
+    shown = Printer(console, hooks, alone=not several)
 
     def emit(event: Event) -> None:
         shown(event)
+        for one in hooks:
+            one.on_event(event)
         if isinstance(event, Scored):
             reported(event.run, say)
 
     with ExitStack() as held:
-        sessions, code = _open(plans, extensions, emit, say, held)
-        _play(sessions, extensions, console, caller or options.Session())
+        sessions, code = _open(plans, hooks, emit, say, held)
+        _play(sessions, hooks, console, caller or options.Session())
         for session in sessions:
             if session.code is None:
                 session.finish()
         if several:
             console.print(ends(sessions), highlight=False, markup=False)
             if left := [one.plan for one in sessions if one.is_resumable]:
-                for command in resume_commands(left, extensions):
+                for command in resume_commands(left, hooks):
                     say(f"resume with: {command}")
         held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
         if words := next(filter(None, held_up), None):  # all share the event loop
@@ -57,7 +59,7 @@ def launch(
 
 
 def _open(
-    plans: Sequence[Plan], extensions: Sequence[Extension], emit: Emit, say: Callable[[str], None], held: ExitStack
+    plans: Sequence[Plan], hooks: Sequence[Hooks], emit: Emit, say: Callable[[str], None], held: ExitStack
 ) -> tuple[list[Session], int]:
     """Open the runs of plans, for as long as `held`; return the sessions, and an exit code for those that cannot start.
 
@@ -65,27 +67,25 @@ def _open(
     """
     for words in dict.fromkeys(words for plan in plans for words in notices(plan)):
         say(words)
-    for extension in extensions:
-        extension.check(plans)
-    for extension in extensions:
-        extension.begin(plans, held, say)
-    sessions, code = open_sessions(plans, held, emit, extensions)
-    for words in [words for session in sessions if session.unfinished for words in session.expected()]:
+    for one in hooks:
+        one.check(plans)
+    for one in hooks:
+        one.prepare(plans, held, say)
+    sessions, code = open_sessions(plans, held, emit, hooks)
+    for words in [words for session in sessions if session.unfinished for words in session.forecast()]:
         say(words)
     return sessions, code
 
 
-def _play(
-    sessions: Sequence[Session], extensions: Sequence[Extension], console: Console, caller: options.Session
-) -> None:
+def _play(sessions: Sequence[Session], hooks: Sequence[Hooks], console: Console, caller: options.Session) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     say = partial(console.print, **PLAIN)
 
     def shown() -> AbstractContextManager[Observe]:
         return nullcontext(caller.progress) if caller.progress else display(console)
 
-    playing = partial(play, extensions=extensions, say=say, display=shown, run_async=caller.run_async)
-    for extension in extensions:
-        sessions = extension.before(sessions, partial(playing, finishing=False), say)
+    playing = partial(play, hooks=hooks, say=say, display=shown, run_async=caller.run_async)
+    for one in hooks:
+        sessions = one.before_play(sessions, partial(playing, finishing=False), say)
     if unfinished := [session for session in sessions if session.unfinished]:
         playing(unfinished)

@@ -20,7 +20,7 @@ from harness.client.replies import REFUSED, Denied
 from harness.cost import HOW_TO_PRICE, Price, money_text
 from harness.engine import events
 from harness.engine.events import Event
-from harness.engine.extension import Extension
+from harness.engine.hooks import Hooks
 from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
 from harness.options import providers
@@ -39,8 +39,8 @@ WARNINGS_SHOWN = 5
 class Printer:
     """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own."""
 
-    def __init__(self, console: Console, extensions: Sequence[Extension], *, alone: bool) -> None:
-        self._console, self._extensions, self._alone = console, extensions, alone
+    def __init__(self, console: Console, hooks: Sequence[Hooks], *, alone: bool) -> None:
+        self._console, self._hooks, self._alone = console, hooks, alone
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.Failed):
@@ -82,7 +82,9 @@ class Printer:
         what = "user" if plan.repeats == 1 else "repeat"
         if ending is not None:
             yield f"{label}{_ending(plan, ending)}; {plural(event.remaining, what)} remaining"
-            yield from (f"{label}{words}" for words in event.notes)
+            if event.batches:
+                batches = plural(event.batches, "batch", "batches")
+                yield f"{label}{batches} at the provider: `resume` picks up their replies"
         elif event.failed:
             yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
         yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
@@ -92,7 +94,7 @@ class Printer:
                 "(asked_otherwise in run_*.log)"
             )
         if self._alone and (event.remaining or isinstance(ending, RunStopped)):
-            yield from (f"resume with: {command}" for command in resume_commands([plan], self._extensions))
+            yield from (f"resume with: {command}" for command in resume_commands([plan], self._hooks))
 
 
 def _found(event: events.Opened) -> Iterator[str]:
@@ -191,7 +193,7 @@ def _keyless(plan: Plan, ending: HarnessError) -> str:
     return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""
 
 
-def resume_commands(plans: Sequence[Plan], extensions: Sequence[Extension]) -> Iterator[str]:
+def resume_commands(plans: Sequence[Plan], hooks: Sequence[Hooks]) -> Iterator[str]:
     """Yield the commands that go on with plans: one for those whose endpoint needs the same flags.
 
     Where an option named address, key or header, the command names its runs; else one for several plans takes all
@@ -200,7 +202,7 @@ def resume_commands(plans: Sequence[Plan], extensions: Sequence[Extension]) -> I
     groups: dict[tuple[str, ...], list[Plan]] = {}
     for plan in plans:
         groups.setdefault(tuple(plan.way.flags), []).append(plan)
-    more = [word for extension in extensions for word in extension.resume_words]
+    more = [word for one in hooks for word in one.resume_words]
     for flags, group in groups.items():
         way = group[0].way
         is_bare = len(plans) > 1 == len(groups) and not (way.headers or (way.found and way.found.flags))

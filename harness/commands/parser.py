@@ -1,8 +1,8 @@
-"""The command line: which commands there are, what each takes, and what words and settings file say together.
+"""The command line: what each command takes, and what words and settings file say together.
 
-A command has a class of options, with the features' own for it as further bases, and a module with `execute(options)`,
-which is imported when it is called, so that help is quick. argparse splits the words; all it is told follows from the
-classes, and what it finds are only the words of the user (docs/design.md, section 7).
+A command has a static class of options (`harness.commands.table`), and for what extends it classes of their own:
+extensions, the settings of a benchmark. argparse splits the words; all it is told follows from the classes, and what it
+finds are only the words of the user (docs/design.md, section 7).
 """
 
 from __future__ import annotations
@@ -10,57 +10,43 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
 from itertools import combinations
 from typing import Any, NoReturn
 
 from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
+from harness.commands.table import ALONE, COMMANDS, RESUME, RUN, module_of, options_class
 from harness.errors import BadInput, in_brief
-from harness.feature import EVERY, Command, features, function
 from harness.model import JSON
 from harness.option import Option, options_of
-from harness.options import options, secrets
+from harness.options import options, secrets, settings_file
+from harness.options.extension import extensions
 from harness.printable import on_one_line
 
-RUN = "run"
 ALL = "--help-all"
-CORE: Mapping[str, str] = {
-    RUN: "run a benchmark against a model; continues an unfinished run of the same configuration",
-    "resume": "continue unfinished runs, each with its own endpoint",
-    "report": "make the pages of a run again, or without a name one page over all runs",
-    "status": "show the state of every run",
-}
-QUICK = {RUN: "harness.options.options:RunOptions", "resume": "harness.options.options:ResumeOptions"}
-"""Classes of options apart from the module of their command, which takes a while to import."""
-
-
-COMMANDS: Mapping[str, Command] = {
-    **{name: Command(f"harness.commands.{name}", does, QUICK.get(name, "")) for name, does in CORE.items()},
-    **{name: command for feature in features() for name, command in feature.commands.items()},
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a command takes: its class of options, and the benchmark whose settings are flags of `run`.
+    """What a command takes: its class of options, the classes of its `parts` by their names, and the benchmark whose
+    settings are flags of `run`.
 
     `of_benchmark` are the options that its settings are.
     """
 
     command: str
-    cls: type[Any]
+    cls: type[options.Options]
+    parts: Mapping[str, type[Any]] = field(default_factory=dict)
     benchmark: type[Benchmark] | None = None
     of_benchmark: tuple[Option, ...] = ()
 
     @property
     def own(self) -> tuple[Option, ...]:
-        """Return the options of the class."""
-        return options_of(self.cls)
+        """Return the options of all classes."""
+        return tuple([one for cls in (self.cls, *self.parts.values()) for one in options_of(cls)])
 
     @property
     def every(self) -> tuple[Option, ...]:
@@ -68,13 +54,20 @@ class Interface:
 
     def made(self, values: Mapping[str, Any], more: JSON) -> Any:
         """Return the options with these values, by name, and defaults; those of the benchmark apart."""
-        found: JSON = {one.name: values.get(one.name, one.default) for one in self.own}
-        found |= {one.name: list(found[one.name]) for one in self.own if one.many and found[one.name] is not None}
         if self.benchmark is not None:
             given = [one.name for one in self.of_benchmark if one.name in values]
-            found["benchmark_class"] = self.benchmark
-            found["of_benchmark"] = {name.removeprefix(settings.DEST): values[name] for name in given}
-        return self.cls(**found, **more)
+            of_benchmark = {name.removeprefix(settings.DEST): values[name] for name in given}
+            more = {**more, "benchmark_class": self.benchmark, "of_benchmark": of_benchmark}
+        parts = {name: cls(**_values_of(cls, values)) for name, cls in self.parts.items()}
+        return self.cls(**_values_of(self.cls, values), parts=parts, **more)
+
+
+def _values_of(cls: type[Any], values: Mapping[str, Any]) -> JSON:
+    """Return the values of a class's options, by name; without one, the default."""
+    found: JSON = {one.name: values.get(one.name, one.default) for one in options_of(cls)}
+    return found | {
+        one.name: list(found[one.name]) for one in options_of(cls) if one.many and found[one.name] is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +81,7 @@ class Parsed:
     settings: Mapping[str, Any]
 
     def execute(self) -> int:
-        code: int = import_module(COMMANDS[self.interface.command].module).execute(self.args)
-        return code
+        return module_of(self.interface.command).execute(self.args)
 
 
 def parsed(arguments: Sequence[str]) -> Parsed:
@@ -107,14 +99,34 @@ def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[st
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
     for one, other in _rivals(interface.own, typed):
         raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
-    of_file = None if COMMANDS[interface.command].alone else function("settings_of")
-    given = of_file(interface, typed) if of_file else options.Given()
+    given = (
+        options.Given() if interface.command in ALONE else settings_file.of_command(_call(interface), typed, _run_call)
+    )
     if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
         raise BadInput(f"{interface.command} needs {flags}")
     more: JSON = {"typed": frozenset(typed), "places": given.places, "fallback": given.fallback}
     made = interface.made({**given.values, **typed}, more)
     return Parsed(interface, made, [interface.command, *given.words, *words], given.places)
+
+
+def _call(interface: Interface) -> settings_file.Call:
+    return settings_file.Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
+
+
+def _run_call() -> settings_file.Call:
+    """Return a call of `run`, as a settings file sees it."""
+    return _call(built(RUN, ()))
+
+
+def all_options() -> dict[str, list[Option]]:
+    """Return all options of all commands, by their flags without dashes."""
+    found: dict[str, list[Option]] = {"help": [], "help-all": []}
+    for name in COMMANDS:
+        for one in built(name, ()).every:
+            for flag in one.flags:
+                found.setdefault(flag.lstrip("-"), []).append(one)
+    return found
 
 
 KEYWORDS: Mapping[str, str] = {"settings_file": "settings_file"}
@@ -127,24 +139,22 @@ def keyword(one: Option) -> str:
 
 
 def called(
-    name: str, given: Mapping[str, Any], features: Sequence[object] = (), settings_of: Mapping[str, Any] | None = None
+    name: str, given: Mapping[str, Any], parts: Sequence[object] = (), settings_of: Mapping[str, Any] | None = None
 ) -> Parsed:
     """Return a command with options of the Python interface, by keyword: None is what the settings file or the default
-    says. `features` are objects of their classes of options. Raise `BadInput` with the keyword of a value that cannot
-    be used."""
-    if name not in COMMANDS:
-        raise BadInput(f"`{name}` is of a feature that is not there")
-    interface = Interface(name, shape(name))
+    says. `parts` are objects of the classes of extensions' options. Raise `BadInput` with the keyword of a value that
+    cannot be used."""
+    interface = interface_of(name)
     if name == RUN:
         interface = of_benchmark(interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK)))
     named = {one.name: keyword(one) for one in interface.own}
     values = {name: given.get(place) for name, place in named.items()}
-    for feature in features:
-        if not (is_dataclass(feature) and issubclass(interface.cls, type(feature))):
-            raise BadInput(f"features: {in_brief(feature)} has no options of `{name}`")
-        differing = [one for one in options_of(type(feature)) if getattr(feature, one.name) != one.default]
-        named |= {one.name: f"{type(feature).__name__}.{one.name}" for one in differing}
-        values |= {one.name: getattr(feature, one.name) for one in differing}
+    for part in parts:
+        if not (is_dataclass(part) and type(part) in interface.parts.values()):
+            raise BadInput(f"extensions: {in_brief(part)} has no options of `{name}`")
+        differing = [one for one in options_of(type(part)) if getattr(part, one.name) != one.default]
+        named |= {one.name: f"{type(part).__name__}.{one.name}" for one in differing}
+        values |= {one.name: getattr(part, one.name) for one in differing}
     named |= {one.name: f"settings.{one.name.removeprefix(settings.DEST)}" for one in interface.of_benchmark}
     values |= {f"{settings.DEST}{name}": value for name, value in (settings_of or {}).items()}
     if unknown := [name for name in values if name not in named]:
@@ -159,24 +169,18 @@ def called(
     return completed(interface, typed)
 
 
-@cache
-def shape(name: str) -> type[options.Options]:
-    """Return the class of a command's options: its own and those that features add."""
-    command = COMMANDS[name]
-    module, _, attribute = (command.options or f"{command.module}:Options").partition(":")
-    own = getattr(import_module(module), attribute)
-    wanted = {name} if command.alone else {name, *EVERY}
-    added = [cls for one in features() for cls, names in one.options.items() if not wanted.isdisjoint(names)]
-    made: type[options.Options] = dataclass(frozen=True, eq=False, repr=False)(
-        type(own.__name__, (*reversed(added), own), {"__doc__": f"Options of `{name}`."})
-    )
-    return made
+def interface_of(name: str) -> Interface:
+    """Return what a command takes, whatever its benchmark."""
+    if name in registry.COMMANDS:
+        return Interface(name, options_class(name), {name: registry.command_module(name).Options})
+    parts = {one.name: one.options for one in extensions() if name in one.commands} if name in (RUN, RESUME) else {}
+    return Interface(name, options_class(name), parts)
 
 
 def built(name: str, words: Sequence[str]) -> Interface:
     """Return what a command takes; some of it depends on other words: no other benchmark than the named one has a part
     in a command line of `run`."""
-    interface = Interface(name, shape(name))
+    interface = interface_of(name)
     if name != RUN:
         return interface
     return of_benchmark(interface, registry.find(named_benchmark(interface.own, words)))
@@ -188,7 +192,7 @@ def of_benchmark(interface: Interface, cls: type[Benchmark]) -> Interface:
         found = settings.options(cls.Settings, cls.name, {flag for one in interface.own for flag in one.flags})
     except settings.BadSettings as error:
         raise BadInput(f"{cls.name}: {error}") from None
-    return Interface(interface.command, interface.cls, cls, found)
+    return replace(interface, benchmark=cls, of_benchmark=found)
 
 
 def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
@@ -206,11 +210,6 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
     return defaults.BENCHMARK
 
 
-def settings_of(flag: str) -> str | None:
-    """Return the benchmark that ships and has this flag, None if none has it."""
-    return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)
-
-
 # argparse
 
 
@@ -223,7 +222,7 @@ def typed_values(interface: Interface, words: Sequence[str]) -> dict[str, Any]:
 def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | None = None) -> Parser:
     """Return a parser of a command's words; its help has all options if `whole`, else those of every day."""
     name, every = interface.command, interface.every
-    layered = name in ("run", "resume")
+    layered = name in (RUN, RESUME)
     whole = (ALL in words if whole is None else whole) or not layered
     examples = "".join(f"  {line}\n" for line in interface.cls.examples)
     parts = [f"examples:\n{examples}" if examples else ""]
@@ -233,7 +232,7 @@ def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | Non
         words,
         every,
         prog=f"harness {name}",
-        description=COMMANDS[name].does,
+        description=COMMANDS[name],
         epilog="\n".join(filter(None, parts)) or None,
     )
     if layered:
@@ -299,7 +298,7 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
-        owner = settings_of(flag)
+        owner = settings_file.owner_of(flag)
         return f"{flag} is an option of `run {owner}`" if owner else f"unknown option {flag}{near(flag, self._every)}"
 
     def error(self, message: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""`reeval`: score saved answers again, without any request; also results of other programs that a feature reads."""
+"""`reeval`: score saved answers again, without any request; also those of other programs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.analysis import rescoring, selection
+from harness.analysis import imported_scores, rescoring, selection
 from harness.analysis.rescoring import Rescored
 from harness.benchmarks import overview
-from harness.feature import reported
+from harness.commands.report import write_new_page
 from harness.option import option
 from harness.options import options
 from harness.ui.console import console
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Options(options.Earlier, options.Which):
+class Options(options.Pages, options.Earlier, options.Which):
     reparse: bool = option(False, "start from the saved responses instead of the saved answers", everyday=True)
     new_prices: bool = option(
         False, "use today's prices (your providers.toml, else the shipped ones) instead of those of the run's time"
@@ -33,10 +33,12 @@ def execute(args: Options) -> int:
     if not ours and not theirs:
         raise selection.nothing_found(args)
     chosen = rescoring.RescoreOptions(
-        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.providers, partial(reported, args)
+        args.results_dir, args.tasks_dir, args.reparse, args.new_prices, args.providers, partial(write_new_page, args)
     )
     codes, failed = selection.each(ours, lambda run: _shown(rescoring.of_run(run, chosen)), lambda run: run.label)
-    more, unread = selection.each(theirs, lambda of: _shown(of.scored_again(chosen)), lambda of: str(of.files.results))
+    more, unread = selection.each(
+        theirs, lambda of: _shown(imported_scores.scored_again(of, chosen)), lambda of: str(of.files.results)
+    )
     return max(skipped, unnamed, *codes, *more, failed, unread)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from harness.analysis import selection
 from harness.engine.files import stamp
 from harness.errors import BadInput, in_brief
-from harness.feature import own_logs
 from harness.options import options
 from harness.store.run import RunStore, runs_in
 from harness.ui.console import console
@@ -37,7 +36,7 @@ def _remove(name: str, args: Options) -> None:
     with ExitStack() as held:
         stores = []
         for files in found:
-            stores.append(RunStore(files, time.time, made, others=own_logs(files)))
+            stores.append(RunStore(files, time.time, made))
             held.callback(stores[-1].close)
         for store in stores:
             store.set_aside_everything()

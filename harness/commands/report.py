@@ -1,35 +1,124 @@
-"""`report`: make the reports of runs that ended without one, from a results folder."""
+"""`report`: write the pages of saved runs, and the reports of those that ended without one."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from harness import defaults
 from harness.analysis import selection
+from harness.analysis.imported import imported_of
 from harness.analysis.reporting import report_of
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
 from harness.benchmarks.reports import Report, loaded
-from harness.errors import BadInput, ExitCode
-from harness.feature import takeovers
+from harness.engine.files import index_file
+from harness.errors import BadInput, ExitCode, HarnessError, in_brief
+from harness.option import file_of, option, whole
 from harness.options import options
+from harness.reporting import pages
+from harness.reporting.outputs import check_free
+from harness.reporting.reported import Reported
 from harness.store.files import RunFiles
-from harness.store.manifest import RUNNING, STOPPED
+from harness.store.manifest import RUNNING, STOPPED, Manifest, load
+from harness.store.tasks import TaskIndex
 from harness.ui.console import console
 from harness.ui.streams import tell
 
+ALL = "all"
+
+
+def _users(text: str) -> int | str:
+    """Parse how many users a page shows."""
+    if text == ALL:
+        return ALL
+    fits, expected = whole(0, 1_000_000)
+    if not (text.isdecimal() and fits(int(text[:9]))):
+        raise ValueError(f"expected {expected}, or `{ALL}`, got {in_brief(text)}")
+    return int(text)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Options(options.Earlier, options.Which):
-    """Which runs to report."""
+class Options(options.Forced, options.Earlier, options.Which):
+    """Which runs to report, what a page shows, and where it is written."""
+
+    with_posts: bool = option(False, "show users' posts too: private data, share with care")
+    users: int | str | None = option(
+        None,
+        f"users to show one by one (default: {pages.SAMPLE}); `{ALL}` writes a second page with every user",
+        unit="N",
+        read=_users,
+    )
+    out: Path | None = option(
+        None, "where to write the page (default: with the report)", unit="FILE.html", read=file_of(".html")
+    )
 
 
 def execute(args: Options) -> int:
-    for other in takeovers("report", args):
-        return other(args)
+    """Write the pages of the named runs; without a name, one over all runs."""
+    if not (args.runs or args.model or args.platform):
+        from harness.commands.stats import overview
+
+        return overview.execute(args)
+    if args.out:
+        check_free(args.out, force=args.force)
     found, code = made(args)
-    for files in found:
-        show(files.report("txt"))
-    return code
+    if args.out and len(found) > 1:
+        raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
+    return max(code, selection.each(found, lambda files: _write(files, args), label)[1])
+
+
+def write_new_page(args: options.Pages, run: Reported, say: Callable[[str], None]) -> None:
+    """Write the page of a new report, but of a run that was begun without."""
+    manifest = load(run.files.manifest)
+    if not args.html or (manifest and manifest.is_without_pages):
+        return
+    name = f"{run.files.folder.name}, {run.files.subset}"
+    if pages.attempt(partial(pages.write_page, run, pages.PageOptions()), name):
+        say(f"page: {run.files.report('html')}")
+
+
+def _write(files: RunFiles, args: Options) -> None:
+    report, manifest = read(files), load(files.manifest)
+    if manifest is None and (of := imported_of(files)) and not of.is_current:
+        raise BadInput(of.remedy)
+    all_users = args.out and args.out.with_name(files.all_users.name)
+    if all_users and args.users == ALL:
+        check_free(all_users, force=args.force)
+    seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
+    users = args.users if isinstance(args.users, int) else pages.SAMPLE
+    chosen = pages.PageOptions(users, args.with_posts, patient=True)
+    with ExitStack() as held:
+        try:
+            benchmark, index = _opened(files, manifest, args)
+            held.callback(index.close)
+            source = Reported(files, report, seed, benchmark, index)
+        except HarnessError as error:
+            tell(f"{label(files)}: without its tasks ({error})")
+            source = Reported(files, report, seed)
+        made = [pages.write_page(source, chosen, args.out)]
+        if args.users == ALL:
+            made.append(pages.write_all(source, chosen, all_users))
+    for path in made:
+        show(path)
+
+
+def _opened(files: RunFiles, manifest: Manifest | None, args: Options) -> tuple[Benchmark, TaskIndex]:
+    """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
+    if manifest is not None:
+        run = SavedRun(files, manifest, args.trust, args.benchmark)
+        benchmark = run.as_it_was(args.tasks_dir, play=False)
+        tasks = run.tasks(args.tasks_dir)
+        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.selection)
+    cls, _ = registry.importing(files.subset)
+    made = cls()
+    tasks = made.task_files.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
+    return made, index_file(made, files.subset, tasks, args.results_dir)
 
 
 def made(args: Options) -> tuple[list[RunFiles], int]:

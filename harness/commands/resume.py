@@ -18,19 +18,21 @@ from harness.analysis.saved_runs import SavedRun
 from harness.client.connect import usable
 from harness.commands.launch import launch
 from harness.commands.notices import resume_words
+from harness.commands.report import write_new_page
 from harness.errors import BadInput
-from harness.feature import extensions, function, reported
 from harness.model import JSON
-from harness.options import address, models, options, providers
+from harness.options import address, endpoint_file, models, options, providers
+from harness.options.extension import hooks_of
 from harness.options.options import ResumeOptions
 from harness.options.plan import Plan, Terms, Way, sampling_again
 from harness.store.manifest import COMPLETE
 from harness.ui.console import console
 
+Options = ResumeOptions
+
 
 def execute(args: ResumeOptions) -> int:
-    endpoint_of = function("endpoint_of")
-    args = replace(args, endpoint=endpoint_of and endpoint_of(args))
+    args = replace(args, endpoint=endpoint_file.endpoint_of(args))
     found, skipped = selection.find(args)
     if not found and (args.runs or args.model or args.platform):
         raise selection.nothing_found(args)
@@ -46,8 +48,8 @@ def execute(args: ResumeOptions) -> int:
         raise BadInput(f"{twice[0]} holds runs of two configurations: resume one subset of it with --subset")
     code = 0
     if plans:
-        switched_on = extensions(args, [run.manifest for run in unfinished])
-        code = launch(plans, screen, switched_on, reported=partial(reported, args), caller=args)
+        hooks = hooks_of(args, [run.manifest for run in unfinished])
+        code = launch(plans, screen, hooks, reported=partial(write_new_page, args), caller=args)
     return max(skipped, failed, code)
 
 
@@ -116,6 +118,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
             source=provenance.get("source") if is_known else None,
             sources=provenance.get("sources", {}) if is_known else {},
             allow_invalid=args.allow_invalid,
+            pages=args.html,
             earlier=manifest,
         ),
     )

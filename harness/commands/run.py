@@ -10,33 +10,39 @@ from pathlib import Path
 
 from harness import defaults
 from harness.benchmark import Benchmark, files_needed
-from harness.benchmarks import settings
+from harness.benchmarks import registry, settings
+from harness.benchmarks.tasks import how_to_get
 from harness.chat import Asking
+from harness.commands import reeval
+from harness.commands.fetch.command import fetch
 from harness.commands.launch import launch
-from harness.engine.extension import Extension
+from harness.commands.report import write_new_page
 from harness.errors import BadInput
-from harness.feature import extensions, function, how_to_get, reported, takeovers
 from harness.model import JSON
-from harness.options import models, options, providers
+from harness.options import endpoint_file, models, options, providers
+from harness.options.extension import hooks_of
 from harness.options.models import Model
 from harness.options.options import RunOptions
 from harness.options.plan import Plan, Terms, Way
-from harness.store.manifest import Selection, load
+from harness.store.manifest import Selection, load, manifests
 from harness.store.run import RunFiles
 from harness.ui.console import console
 
+Options = RunOptions
+
 
 def execute(args: RunOptions) -> int:
-    switched_on, others = extensions(args), takeovers("run", args)
-    if len(others) > 1:
-        raise BadInput("two of these options each do something else instead of playing: give one of them")
-    for other in others:
-        return other(args)
-    chosen, screen = plans(args, switched_on), console(no_color=args.no_color)
-    return launch(chosen, screen, switched_on, reported=partial(reported, args), caller=args)
+    if args.dry_run:
+        from harness.commands.dry_run import preview
+
+        return preview.execute(args)
+    if args.reeval:
+        return _score_again(args)
+    hooks, screen = hooks_of(args), console(no_color=args.no_color)
+    return launch(plans(args), screen, hooks, reported=partial(write_new_page, args), caller=args)
 
 
-def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = True) -> list[Plan]:
+def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
     """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
 
     Keys are checked only for plans that are to be sent.
@@ -48,9 +54,8 @@ def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = T
     missing: list[str] = []
     made = [models.resolve(entry, book, args, missing) for entry in entries]
     folder = defaults.SAMPLE_FOLDER if args.demo else args.tasks_dir
-    if not missing and _absent(cls, subsets, folder):
-        for extension in switched_on:
-            extension.missing(cls, subsets, folder)
+    if args.fetch and not missing and _absent(cls, subsets, folder):
+        fetch(cls, subsets, folder)
     if absent := _absent(cls, subsets, folder):
         ours = not (args.demo or _absent(cls, subsets, defaults.SAMPLE_FOLDER))
         demo = ", or use synthetic ones with --demo" if ours else ""
@@ -69,7 +74,6 @@ def plans(args: RunOptions, switched_on: Sequence[Extension], *, sends: bool = T
             cls(settings.given(cls.Settings, args.of_benchmark or {}), asking=asking, folder=folder),
             tasks,
             args,
-            switched_on,
         )
         for model in filter(None, made)
     ]
@@ -80,8 +84,7 @@ def names(args: RunOptions) -> set[str]:
     args, book = _completed(args), providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
     chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
-    switched_on, selection = extensions(args), _selection(args)
-    return {_chosen(options.run_name(name, model), selection, switched_on)[0] for name, model in chosen}
+    return {_folder_name(args, options.run_name(name, model)) for name, model in chosen}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:
@@ -95,9 +98,9 @@ def _plan(
     benchmark: Benchmark,
     tasks: Mapping[str, Path],
     args: RunOptions,
-    switched_on: Sequence[Extension],
 ) -> Plan:
-    name, selection = _chosen(model.name, _selection(args), switched_on)
+    name = _folder_name(args, model.name)
+    selection = _selection(args, args.results_dir / name)
     learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
@@ -121,36 +124,79 @@ def _plan(
             args.restart,
             primary=args.primary,
             allow_invalid=args.allow_invalid,
+            pages=args.html,
             queued=model.queued,
         ),
     )
 
 
-def _chosen(name: str, selection: Selection, switched_on: Sequence[Extension]) -> tuple[str, Selection]:
-    """Return the name of a run's folder, and which users it takes."""
-    for extension in switched_on:
-        name, selection = extension.choosing(name, selection)
-    return name, selection
+def _folder_name(args: RunOptions, name: str) -> str:
+    """Return the name of a run's folder, which says what part of the users it has."""
+    return options.new_run_name(f"{name}.part{args.part.replace('/', 'of')}", name) if args.part else name
 
 
-def _selection(args: RunOptions) -> Selection:
+def _selection(args: RunOptions, folder: Path) -> Selection:
+    """Return which users a run takes. Raise `BadInput` for a part that the earlier run of its folder cannot be.
+
+    A part of all users has every n-th line of the tasks file, whose others are not validated. Of a share or of some
+    users it is every n-th in the order that the seed draws, which only all keys decide.
+    """
     chosen: Selection = {"ratio": args.ratio, "sample_seed": args.sample_seed}
     if args.limit is not None:
         chosen["limit"] = args.limit
     if args.repeats > 1:
         chosen["repeats"] = args.repeats
+    if args.part is None:
+        return chosen
+    chosen["part"] = args.part
+    takes_all = args.ratio == 1 and args.limit is None
+    earlier = {} if args.restart else manifests(folder)
+    before = next((manifest.selection for manifest in earlier.values()), None)
+    is_by_lines = bool(before and before.get("by"))
+    if is_by_lines and not takes_all:
+        raise BadInput(
+            f"{folder.name} has every n-th line of the tasks file: leave out --ratio and --limit, or give --restart"
+        )
+    if takes_all and (is_by_lines or before is None):
+        chosen["by"] = "lines"
     return chosen
 
 
+def _score_again(args: RunOptions) -> int:
+    """Score the saved answers of the runs that a `run` is for again, without any request."""
+    if args.part:
+        raise BadInput("--part plays users, and --reeval scores saved answers: name the part with --name")
+    tasks: Path | None = args.tasks_dir
+    if args.demo or tasks == defaults.TASKS_FOLDER:
+        tasks = defaults.SAMPLE_FOLDER if args.demo else None
+    book = providers.read(args.providers, os.environ)
+    names: list[str | None] = [models.named(entry, args, book)[1] for entry in models.entries(args, book, args.model)]
+    codes = [
+        reeval.execute(
+            reeval.Options(
+                results_dir=args.results_dir,
+                tasks_dir=tasks,
+                runs=[args.name] if args.name else [],
+                model=model,
+                platform=args.platform,
+                benchmark=None if registry.is_shipped(args.benchmark) else args.benchmark,  # None: runs of any
+                providers=args.providers,
+                html=args.html,
+            )
+        )
+        for model in names or [None]
+    ]
+    return max(codes)
+
+
 def _completed(args: RunOptions) -> RunOptions:
-    """Return options with a feature's endpoint, and a model if no option names any. Raise `BadInput`."""
-    of_feature = function("endpoint_of")
-    args = replace(args, endpoint=of_feature and of_feature(args))
+    """Return options with the endpoint of `--config`, and a model if no option names any. Raise `BadInput`."""
+    args = replace(args, endpoint=endpoint_file.endpoint_of(args))
     return args if args.model or args.queue is not None else replace(args, model=[_model(args)])
 
 
 def _model(args: RunOptions) -> str:
-    """Return the model of an endpoint that a feature names, else the baseline of a demo. Raise `BadInput`."""
+    """Return the model of the endpoint in `--config`, else the baseline of a demo. Raise `BadInput`."""
     if args.endpoint:
         return args.endpoint.model
     cls = args.found()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.benchmarks import registry
+from harness.benchmarks.tasks import how_to_get
 from harness.engine.files import index_file
 from harness.errors import BadInput
-from harness.feature import how_to_get
 from harness.option import option
 from harness.options import options
 from harness.reporting.outputs import check_free

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -22,7 +22,6 @@ from harness.benchmarks.usage import USAGE
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
-from harness.feature import Column, features, pending
 from harness.model import JSON
 from harness.options import options
 from harness.printable import on_one_line
@@ -30,9 +29,11 @@ from harness.store.lock import held
 from harness.store.log import objects
 from harness.store.manifest import COMPLETE, RUNNING
 from harness.store.run import bill_of
+from harness.store.submissions import Wave, pending
 from harness.ui.cells import to_left, to_right
 from harness.ui.console import console
 from harness.ui.streams import show_json
+from harness.ui.words import plural
 
 TOKENS = ("prompt_tokens", "completion_tokens")
 NUMBERS = ("users", "repeats", "done", "percent", "failed", "requests", *TOKENS)
@@ -41,6 +42,7 @@ HEADS = ("name", "model")
 WORTH = (*TOKENS, "requests", "percent", "repeats", "updated", "cost", "failed", "users", "done", "state", "subset")
 """From the least to the most: what a narrow terminal has no room for is left out in this order, others before."""
 GAP = "  "
+WAVES = "waves"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -132,11 +134,10 @@ def _print_narrow(screen: Console, rows: list[JSON], columns: list[_Column]) -> 
 
 def _columns(rows: list[JSON]) -> list[_Column]:
     """Return the columns that some row has, as text."""
-    more = _further()
-    there = {name: any(name in row for row in rows) for name in ("repeats", *[column.name for column in more])}
+    there = {name: any(name in row for row in rows) for name in ("repeats", WAVES)}
     there["cost"] = any(_money(row["cost"]) for row in rows)
-    names = [name for name in (*COLUMNS, *[column.name for column in more], "updated") if there.get(name, True)]
-    words: dict[str, Callable[[Any], str]] = {column.name: column.words for column in more}
+    names = [name for name in (*COLUMNS, WAVES, "updated") if there.get(name, True)]
+    words: dict[str, Callable[[Any], str]] = {WAVES: _waves}
     words |= {"cost": _money, "updated": lambda time: time.replace("T", " ").replace("+00:00", "Z")}
 
     def cell(row: JSON, name: str) -> str:
@@ -181,13 +182,14 @@ def _row(run: SavedRun) -> JSON:
         **_usage(run),
         "updated": manifest.times.get("updated", manifest.times["created"]),
         **({"repeats": repeats, "repeats_done": len(plays)} if repeats > 1 else {}),
-        **{column.name: of for column in _further() if (of := column.of(run.files, run.manifest)) is not None},
+        **({WAVES: asdict(waves)} if (waves := Wave.of_run(run.files, ended=manifest.state == COMPLETE)) else {}),
     }
 
 
-def _further() -> list[Column]:
-    """Return the columns of features."""
-    return [feature.column for feature in features() if feature.column]
+def _waves(wave: JSON) -> str:
+    """Return how far a run's batches are, for people."""
+    left = f" ({plural(wave['batches'], 'batch', 'batches')}, {wave['completed']}/{wave['requests']})"
+    return f"{wave['number']}{left if wave['batches'] else ''}"
 
 
 def _usage(run: SavedRun) -> JSON:

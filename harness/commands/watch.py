@@ -15,7 +15,7 @@ from harness.option import RUNS, option
 from harness.options import options
 from harness.store.files import RunFiles, runs
 from harness.ui.console import console
-from harness.ui.progress import display
+from harness.ui.live import display
 
 LOOK_SECONDS = 0.5
 

@@ -16,8 +16,8 @@ from harness.client.control import AdaptiveControl, FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
-from harness.engine.extension import Extension
-from harness.engine.lane import Lane, LanePlan, Play, play_here
+from harness.engine.hooks import Hooks
+from harness.engine.lane import Lane, LanePlan
 from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.engine.transports import Clients, Listener, Route, open_transport
@@ -99,14 +99,7 @@ class Opening:
     plan: Plan
     runs: list[Run]
     account: _Account
-    extensions: Sequence[Extension] = ()
-
-    @property
-    def slots(self) -> Slots:
-        slots = self.account.slots
-        for extension in self.extensions:
-            slots = extension.limiting(self.runs, slots)
-        return slots
+    hooks: Sequence[Hooks] = ()
 
     @property
     def route(self) -> Route:
@@ -128,12 +121,12 @@ OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lan
 """Opens a lane for each opening, for as long as the stack is open."""
 
 
-def openings(plans: Sequence[tuple[Plan, list[Run]]], extensions: Sequence[Extension] = ()) -> list[Opening]:
+def openings(plans: Sequence[tuple[Plan, list[Run]]], hooks: Sequence[Hooks] = ()) -> list[Opening]:
     """Return the openings of plans and their unfinished runs; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
     for number, places in enumerate(group([plan for plan, _ in plans])):
         accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
-    return [Opening(plan, runs, accounts[place], extensions) for place, (plan, runs) in enumerate(plans)]
+    return [Opening(plan, runs, accounts[place], hooks) for place, (plan, runs) in enumerate(plans)]
 
 
 async def open_lanes(
@@ -146,7 +139,7 @@ async def open_lanes(
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
     for place, one in enumerate(openings):
-        limiter = Limiter(one.slots)
+        limiter = Limiter(one.account.slots)
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
         transport, where = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
@@ -162,9 +155,6 @@ def _lane(
 ) -> Lane:
     """Return the lane of an opening."""
     plan = one.plan
-    play: Play = play_here
-    for extension in one.extensions:
-        play = extension.playing(plan, one.runs, play)
     return made(
         LanePlan(
             plan.name,
@@ -177,6 +167,5 @@ def _lane(
         caller,
         clock=time.monotonic,
         where=where,
-        play=play,
-        extensions=one.extensions,
+        hooks=one.hooks,
     )

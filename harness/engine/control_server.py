@@ -15,7 +15,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -29,11 +29,10 @@ import orjson
 from harness.defaults import AUTO, GRACE_SECONDS
 from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets, tuning_of
 from harness.engine.control_calls import PROGRESS, peer, short, socket_of
-from harness.engine.extension import Extension, Observe
-from harness.engine.lane import Lane, Play
-from harness.engine.run import Run
+from harness.engine.hooks import Observe
+from harness.engine.lane import Lane
 from harness.errors import HarnessError, RunStopped
-from harness.model import JSON, Load, Snapshots, SubsetProgress
+from harness.model import JSON, Snapshots, SubsetProgress
 from harness.option import options_of
 from harness.options import options
 from harness.options.plan import Plan
@@ -50,40 +49,36 @@ STOPPED = 130
 """The exit code of a command that Ctrl-C has stopped."""
 
 
-class Control(Extension):
-    """Listens for each lane that is played."""
+@asynccontextmanager
+async def serving(plans: Mapping[Lane, Plan], observe: Observe) -> AsyncIterator[Observe]:
+    """Listen for each lane while they are played, and log how far they are; return what gets the snapshots."""
+    control = _Control(plans)
 
-    def __init__(self, args: options.Session) -> None:
-        self._plans: dict[int, Plan] = {}
-        self._lanes: dict[Lane, Plan] = {}
-        self._snapshots: Snapshots = ()
+    def kept(snapshots: Snapshots) -> None:
+        control.snapshots = snapshots
+        observe(snapshots)
 
-    def playing(self, plan: Plan, runs: Sequence[Run], play: Play) -> Play:
-        self._plans[id(runs[0])] = plan
-        return play
+    async with AsyncExitStack() as held, anyio.create_task_group() as logging:
+        for lane in plans:
+            for run in lane.runs:
+                with suppress(OSError):  # no sockets here: the run is played all the same
+                    path = socket_of(run.store.files)
+                    await held.enter_async_context(_listener(path, partial(control.serve, lane)))
+            logging.start_soon(lane.guarded, partial(_log_progress, lane, control))
+        try:
+            yield kept
+        finally:
+            logging.cancel_scope.cancel()
 
-    def joining(self, lane: Lane) -> _History:
-        self._lanes[lane] = self._plans[id(lane.runs[0])]
-        return _History(lane, lambda: self._snapshots)
 
-    @asynccontextmanager
-    async def observing(self, observe: Observe) -> AsyncIterator[Observe]:
-        def kept(snapshots: Snapshots) -> None:
-            self._snapshots = snapshots
-            observe(snapshots)
+class _Control:
+    """Answers requests about the lanes that are played, of these plans as they are now."""
 
-        async with AsyncExitStack() as held:
-            for lane in self._lanes:
-                for run in lane.runs:
-                    with suppress(OSError):  # no sockets here: the run is played all the same
-                        path = socket_of(run.store.files)
-                        await held.enter_async_context(_listener(path, partial(self._served, lane)))
-            try:
-                yield kept
-            finally:
-                self._lanes, self._plans, self._snapshots = {}, {}, ()
+    def __init__(self, plans: Mapping[Lane, Plan]) -> None:
+        self.snapshots: Snapshots = ()
+        self._lanes = dict(plans)
 
-    async def _served(self, lane: Lane, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, lane: Lane, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
         try:
             with suppress(OSError, ValueError, TimeoutError):
@@ -98,7 +93,7 @@ class Control(Extension):
             asked: Any = orjson.loads(line)
             match asked["do"]:
                 case "snapshots":
-                    made: Any = msgspec.to_builtins(self._snapshots)
+                    made: Any = msgspec.to_builtins(self.snapshots)
                     return {"process": os.getpid(), "snapshots": made}
                 case "set":
                     return self._set(lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None})
@@ -151,29 +146,16 @@ def _change_limits(playing: Mapping[Lane, Plan], lane: Lane, changes: Mapping[st
     return plans
 
 
-class _History:
-    """Logs how far a lane's runs are, for curves (a `Companion`)."""
-
-    load: Load = ()
-
-    def __init__(self, lane: Lane, snapshots: Callable[[], Snapshots]) -> None:
-        self._lane, self._snapshots = lane, snapshots
-
-    async def serve(self) -> None:
-        while True:
-            await anyio.sleep(PROGRESS_SECONDS)
-            self._log()
-
-    def flushed(self) -> None:
-        pass
-
-    def _log(self) -> None:
-        mine = next((one for one in self._snapshots() if one.name == self._lane.progress.name), None)
-        if mine is None:
-            return
-        of: dict[str, SubsetProgress] = {one.subset: one for one in mine.subsets}
-        for run in self._lane.runs:
-            if subset := of.get(run.store.files.subset):
+async def _log_progress(lane: Lane, control: _Control) -> None:
+    """Log how far a lane's runs are, for curves, until it is over."""
+    while not lane.over:
+        await anyio.sleep(PROGRESS_SECONDS)
+        mine = next((one for one in control.snapshots if one.name == lane.progress.name), None)
+        if mine is None or lane.over:
+            continue
+        subsets: dict[str, SubsetProgress] = {one.subset: one for one in mine.subsets}
+        for run in lane.runs:
+            if subset := subsets.get(run.store.files.subset):
                 run.store.event(
                     PROGRESS,
                     done=subset.done,

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from harness.benchmark import Benchmark
 from harness.cost import Price
-from harness.engine.files import Reported
 from harness.errors import HarnessError
 from harness.options.plan import Plan
+from harness.reporting.reported import Reported
 
 
 class Event(Struct, frozen=True):
@@ -88,14 +88,14 @@ class Dropped(Event, frozen=True):
 
 class Ended(Event, frozen=True):
     """A plan's runs are finished. `ending` is why they stopped early, else None. `remaining` and `failed` count users,
-    with repeats their plays; `notes` are those of features, `warnings` the benchmark's, `diverged` users who sent other
-    requests after an interruption."""
+    with repeats their plays; `batches` are still at a provider, `warnings` the benchmark's, `diverged` users who sent
+    other requests after an interruption."""
 
     plan: Plan
     ending: HarnessError | None
     remaining: int
     failed: int
-    notes: Sequence[str]
+    batches: int
     warnings: Sequence[str]
     diverged: int
 

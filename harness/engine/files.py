@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,18 +43,6 @@ def index_file(
         return index
     with closing(index):
         return index.repeated(repeats)
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A run's folder and its report, with what else is needed to show its users: the seed that draws them, and the
-    benchmark and the tasks, None where these are missing."""
-
-    files: RunFiles
-    report: Report
-    seed: int
-    benchmark: Benchmark | None = None
-    index: TaskIndex | None = None
 
 
 def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes], disk: Disk = DISK) -> None:

@@ -19,10 +19,11 @@ from harness.benchmarks.user_code import guarded
 from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.defaults import SHARD_USERS
 from harness.engine.run import Run, counted_cost, drawn
-from harness.feature import features, pending
 from harness.model import JSON, Record, RunFacts
+from harness.options.extension import extensions
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.run import record_of
+from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
 
 SELECTED = tuple(Selection.__annotations__)
@@ -163,8 +164,8 @@ def _notes(run: Run) -> Iterator[str]:
         if name in QUIRKS:  # requests were sent differently from the settings: the endpoint takes them in no other way
             words = QUIRKS[name].sentence
             yield f"{words[0].upper()}{words[1:]}."
-    for feature in features():
-        yield from feature.notes(manifest)
+    for extension in extensions():
+        yield from extension.notes(manifest)
 
 
 def described(manifest: Manifest) -> JSON:

@@ -23,7 +23,7 @@ from harness.client.caller import ABANDONED, Caller, Notice, Warn
 from harness.defaults import GRACE_SECONDS
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.commit import GroupCommit
-from harness.engine.extension import Companion, Extension
+from harness.engine.hooks import Hooks, LaneTask
 from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
@@ -70,8 +70,8 @@ class Lane:
     """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
-    that all have ended and that their results are in the files. `where` names the address that a user's request is at;
-    `play` plays a user, by default in this process. `extensions` take part in how requests are settled.
+    that all have ended and that their results are in the files. `where` names the address that a user's request is at.
+    `hooks` take part in how requests are settled.
     """
 
     def __init__(
@@ -82,11 +82,9 @@ class Lane:
         *,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
-        play: Play | None = None,
-        extensions: Sequence[Extension] = (),
+        hooks: Sequence[Hooks] = (),
     ) -> None:
         self.caller = caller
-        self._player = play or play_here
         self.runs = findings.runs
         self.ending: HarnessError | None = None
         self.in_play = 0
@@ -95,8 +93,8 @@ class Lane:
         self.commit = GroupCommit([run.store for run in self.runs], plan.power)
         self.settle: Settle = self._settle
         self.send: Send = self._send
-        for extension in extensions:
-            self.settle, self.send = extension.settling(self.settle), extension.sending(self.send)
+        for one in hooks:
+            self.settle, self.send = one.wrap_settle(self.settle), one.wrap_send(self.send)
         if plan.power:
             self.settle = self._durably(self.settle)
         self._completed = self._rejected = self._broken = self._answers_then = 0
@@ -111,17 +109,17 @@ class Lane:
         self._steps_left: dict[int, int] = {}
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
-        for extension in extensions:
-            caller.trying = extension.trying(self, caller.trying)
-        self._companions: list[Companion] = [one for extension in extensions if (one := extension.joining(self))]
+        for one in hooks:
+            caller.trying = one.wrap_attempt(self, caller.trying)
+        self._tasks: list[LaneTask] = [task for one in hooks if (task := one.lane_task(self))]
 
     async def run(self) -> None:
         """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self.commit.serve)
-                for companion in self._companions:
-                    background.start_soon(self.guarded, companion.serve)
+                for task in self._tasks:
+                    background.start_soon(self.guarded, task.serve)
                 await self._all_started.wait()
             background.cancel_scope.cancel()
         if not isinstance(self.ending, MachineError):
@@ -143,8 +141,8 @@ class Lane:
         for run in self.runs:
             run.store.landed()
         await self.commit.flush()
-        for companion in self._companions:
-            companion.flushed()
+        for task in self._tasks:
+            task.flushed()
 
     def start_next(self, slots: int, other_steps: int) -> None:
         """Start a user; `slots` and `other_steps` as for `Schedule.next`."""
@@ -206,7 +204,7 @@ class Lane:
     def snapshot(self) -> Snapshot:
         longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
-        load = tuple([piece for companion in self._companions for piece in companion.load])
+        load = tuple([piece for task in self._tasks for piece in task.load])
         left, unusable = self.schedule.remaining_steps, tuple(self.answers.unusable.most_common())
         return self.progress.snapshot(left, longest, stopping, self.over, load, unusable)
 
@@ -277,7 +275,7 @@ class Lane:
         steps = self._steps_left[number] = int(self._steps[number])
         user, ended = User(self, run, number, position, steps, run.index.repeat(position)), None
         try:
-            ended = await self._player(user)
+            ended = await play_here(user)
             if error := ended.error:
                 if ended.played and not self._completed:
                     raise error  # a benchmark that cannot measure its first user stops before others are paid for
@@ -413,8 +411,6 @@ class User:
         self.lane.progress.try_failed(fault.kind, fault.detail)
 
 
-Play = Callable[[User], Awaitable[Ended]]
-"""Plays a user whose requests are settled by `User.settle`, and sets its key."""
 Settle = Callable[[User, Asked], Awaitable[Completion]]
 """Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and `EndpointStopped`."""
 Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
@@ -422,7 +418,7 @@ Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
 
 
 async def play_here(user: User) -> Ended:
-    """Play a user in this process."""
+    """Play a user whose requests are settled by `User.settle`, and set its key."""
     run, position = user.run, user.position
     task = run.task(position)
     user.key = task.key

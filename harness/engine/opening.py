@@ -13,26 +13,32 @@ from harness import defaults
 from harness.benchmark import kept_files
 from harness.benchmarks import tasks
 from harness.client.quirks import QUIRKS, unwanted
-from harness.cost import Price, Rate
+from harness.cost import DEFERRED, Price, Rate
 from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
-from harness.engine.extension import Extension
 from harness.engine.files import index_file, now, stamp
+from harness.engine.hooks import Hooks
 from harness.engine.play import check_measure
 from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.errors import BadInput, ExitCode, HarnessError, MachineError
-from harness.feature import counts, features, own_logs
+from harness.model import JSON
 from harness.options import trusted
+from harness.options.extension import counts
 from harness.options.plan import Plan
+from harness.store import fetched
 from harness.store.manifest import (
     RUNNING,
     Identity,
     Manifest,
+    Provenance,
     Tuning,
     slice_of,
 )
 from harness.store.run import bill_of, lock_runs, take_up
+from harness.store.submissions import INSTEAD_OF_BATCHES, outstanding
+from harness.store.submissions import NAME as BATCHES
 from harness.store.tasks import TaskIndex
+from harness.ui.words import plural
 
 NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "address_from"}
 NOT_REPORTED |= {
@@ -68,7 +74,7 @@ def open_indexes(plans: Sequence[Plan], held: ExitStack) -> dict[str, dict[str, 
 
 
 def open_sessions(
-    plans: Sequence[Plan], held: ExitStack, emit: Emit, extensions: Sequence[Extension]
+    plans: Sequence[Plan], held: ExitStack, emit: Emit, hooks: Sequence[Hooks]
 ) -> tuple[list[Session], int]:
     """Return the sessions that can start, whose runs are open as long as `held`, and an exit code for the others. A
     plan that cannot start stops no other; alone, it raises."""
@@ -76,8 +82,8 @@ def open_sessions(
     indexes = open_indexes(plans, held)
     for plan in plans:
         try:
-            runs = open_runs(plan, indexes[plan.name], held, emit, extensions, alone)
-            opened.append(Session(plan, runs, emit, extensions, alone))
+            runs = open_runs(plan, indexes[plan.name], held, emit, hooks, alone)
+            opened.append(Session(plan, runs, emit, hooks, alone))
         except HarnessError as error:
             if alone:
                 raise
@@ -108,12 +114,12 @@ def open_runs(
     indexes: Mapping[str, TaskIndex],
     held: ExitStack,
     emit: Emit,
-    extensions: Sequence[Extension],
+    hooks: Sequence[Hooks],
     alone: bool,
 ) -> list[Run]:
     """Lock a plan's runs, one of each subset, check that they have its configuration, and open their files."""
     identity = plan.identity()
-    stores = lock_runs(plan.folder, plan.tasks, identity["files"], stamp(), own_logs, held)
+    stores = lock_runs(plan.folder, plan.tasks, identity["files"], stamp(), held)
     earlier, runs = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart), []
     for subset, store in stores.items():
         index, old, label = indexes[subset], earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
@@ -123,7 +129,7 @@ def open_runs(
             emit(Replaced(label))
         manifest, selected = _manifest(plan, identity, subset, index, old), index.selected(plan.selection)
         run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None)
-        _open_run(plan, run, old, emit, extensions)
+        _open_run(plan, run, old, emit, hooks)
         runs.append(run)
     return runs
 
@@ -141,17 +147,22 @@ def _check_earlier(plan: Plan, old: Manifest, label: str) -> None:
 
 def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
     """Return the manifest of this session by itself, with the quirks that are known of its endpoint, and the counts of
-    features."""
+    extensions."""
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
     known -= unwanted(plan.benchmark.asking.needs_schema)
     used = old.provenance.get("quirks_used", ()) if old else ()
+    provenance = {**plan.provenance(), "quirks": sorted(known), "quirks_used": sorted({*known, *used})}
+    if old is not None and old.is_without_pages:
+        provenance["html"] = False
+    if data_set := _data_set(plan, index, old):
+        provenance["data_set"] = data_set
     truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
     return Manifest(
         subset=subset,
         identity=identity,
-        provenance={**plan.provenance(), "quirks": sorted(known), "quirks_used": sorted({*known, *used})},
+        provenance=cast(Provenance, provenance),
         tuning=cast(Tuning, {**asdict(plan.tuning), **(counts(old) if old else {})}),
         tasks={"path": path, "sha256": index.sha256, "users": index.users_in_file, "truth": truth},
         selection=plan.selection,
@@ -161,7 +172,15 @@ def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old
     )
 
 
-def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions: Sequence[Extension]) -> None:
+def _data_set(plan: Plan, index: TaskIndex, old: Manifest | None) -> JSON | None:
+    """Return the data set that the tasks were downloaded from, None if that is not known."""
+    if source := fetched.load(plan.benchmark.folder).last(index.sha256):
+        return {"name": source.data_set, "commit": source.commit}
+    is_same = old is not None and old.tasks["sha256"] == index.sha256
+    return old.provenance.get("data_set") if old and is_same else None
+
+
+def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Sequence[Hooks]) -> None:
     """Repair and open a run's files, and begin to play the users who are left. `run` expects the users that are
     selected; `old` is its manifest so far. Raise `BadInput` for what cannot go on so."""
     manifest, store, index, selected = run.manifest, run.store, run.index, run.expected
@@ -174,9 +193,9 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
     if old and old.provenance["endpoint"] != plan.endpoint and not bill_of(store.files).has_requests:
         manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
     store.rate = Rate(manifest.take_price(plan.price))
-    for extension in extensions:
-        store.rate = extension.rated(plan, store.rate)
-        extension.opened(plan, manifest, old)
+    for one in hooks:
+        store.rate = one.adjust_price(plan, store.rate)
+        one.update_manifest(plan, manifest, old)
     if old is None:
         manifest.save(store.files.manifest)  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
@@ -200,8 +219,12 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, extensions
 def _begin(run: Run, allowed: frozenset[str]) -> None:
     """Begin to play users who are left, as the run's manifest now is."""
     manifest, store = run.manifest, run.store
-    for feature in features():
-        feature.check(store.files, manifest, allowed)
+    if not manifest.tuning.get(DEFERRED) and BATCHES not in allowed and (left := outstanding(store.files)):
+        batches = plural(len(left), "batch", "batches")
+        raise BadInput(
+            f"{store.files.folder}, {store.files.subset}: {batches} may be at the provider: use --batch, or "
+            f"{INSTEAD_OF_BATCHES}"
+        )
     check_measure(run.benchmark, run.task(int(run.remaining[0])))
     manifest.state, manifest.results_sha256 = RUNNING, None
     manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users

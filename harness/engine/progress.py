@@ -11,7 +11,6 @@ from harness.client.caller import Caller
 from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
 from harness.engine.run import Run
-from harness.feature import features
 from harness.model import JSON, AtRisk, Load, Money, Snapshot, Warned
 from harness.ui.streams import tell
 
@@ -198,7 +197,7 @@ class Progress:
                 self._findings.log("straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user))
         if stragglers and not self._noted:
             advice = [f"a request that hangs ends after --timeout {self._timeout:g}"]
-            advice += [feature.against_stragglers for feature in features()] if self._caller.at_once == 1 else []
+            advice += ["--hedge 3 sends a second try"] if self._caller.at_once == 1 else []
             advice += ["--stream on shows stalls and ends them"] if self._tuning.get("stream") != "on" else []
             self._findings.show("; ".join(filter(None, advice)))
         self._noted.update([place for place, *_ in stragglers])

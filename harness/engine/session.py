@@ -14,11 +14,12 @@ import anyio
 import anyio.to_thread
 
 from harness.client.control import FixedControl
+from harness.engine import control_server
 from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
-from harness.engine.extension import Extension, Observe, Say
-from harness.engine.files import Reported, now, write_report
+from harness.engine.files import now, write_report
 from harness.engine.finish import finish, leave
+from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.lane import Lane
 from harness.engine.local import LocalEngine, Signalled, Signals
 from harness.engine.run import Run
@@ -32,11 +33,12 @@ from harness.errors import (
     RunStopped,
     memory_for,
 )
-from harness.feature import pending
 from harness.model import JSON, Snapshots
 from harness.options.plan import Plan
+from harness.reporting.reported import Reported
 from harness.store.manifest import COMPLETE, part_of
 from harness.store.run import bill_of
+from harness.store.submissions import outstanding, pending
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
@@ -51,7 +53,7 @@ class Session:
     report.
     """
 
-    def __init__(self, plan: Plan, runs: list[Run], emit: Emit, extensions: Sequence[Extension], alone: bool) -> None:
+    def __init__(self, plan: Plan, runs: list[Run], emit: Emit, hooks: Sequence[Hooks], alone: bool) -> None:
         self.plan = plan
         self.runs = runs
         self.unfinished = [run for run in runs if len(run.remaining)]
@@ -60,7 +62,7 @@ class Session:
         self.code: int | None = None
         self.reported: list[Reported] = []
         self._emit = emit
-        self._extensions = extensions
+        self._hooks = hooks
         self._label = "" if alone else f"{plan.name}: "
 
     def finish(self, signalled: Signalled = lambda: None) -> None:
@@ -104,10 +106,10 @@ class Session:
         """Return the number of users left."""
         return sum(len(run.remaining) for run in self.runs)
 
-    def expected(self) -> Iterator[str]:
-        """Yield the features' sentences before the first request."""
-        for extension in self._extensions:
-            for words in extension.expected(self.plan, self._longest):
+    def forecast(self) -> Iterator[str]:
+        """Yield the extensions' sentences before the first request."""
+        for hooks in self._hooks:
+            for words in hooks.forecast(self.plan, self._longest):
                 yield f"{self._label}{words}"
 
     def _longest(self) -> int:
@@ -178,14 +180,14 @@ class Session:
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""
         runs, remaining = self.runs, self.remaining
-        asked = self._extensions if ending is not None else ()
+        batches = sum([len(outstanding(run.store.files)) for run in runs]) if ending is not None else 0
         self._emit(
             Ended(
                 plan=self.plan,
                 ending=ending,
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
-                notes=[words for extension in asked for words in extension.stopped(runs)],
+                batches=batches,
                 warnings=[warning for run in runs for warning in run.warnings],
                 diverged=sum(run.diverged for run in runs),
             )
@@ -208,7 +210,7 @@ PlayAlone = Callable[[Sequence["Session"]], None]
 
 def play(
     sessions: Sequence[Session],
-    extensions: Sequence[Extension],
+    hooks: Sequence[Hooks],
     say: Say,
     display: Callable[[], AbstractContextManager[Observe]],
     finishing: bool = True,
@@ -223,10 +225,10 @@ def play(
     try:
         with Signals() as signals, ExitStack() as held, ExitStack() as shown:
             opening: OpenLanes = open_lanes
-            for extension in extensions:
-                opening = extension.opening(opening, held, say)
+            for one in hooks:
+                opening = one.wrap_open_lanes(opening, held, say)
             observe = shown.enter_context(display())
-            made = openings([(one.plan, one.unfinished) for one in sessions], extensions)
+            made = openings([(one.plan, one.unfinished) for one in sessions], hooks)
             playing = partial(_played, sessions, made, opening, observe, shown if finishing else None)
             if run_async:
                 return run_async(playing)
@@ -262,8 +264,8 @@ async def _played(
         for lane, session in session_of.items():
             session.lane = lane
         lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
-        for extension in made[0].extensions:
-            observe = await held.enter_async_context(extension.observing(observe))
+        plans = {lane: session.plan for lane, session in session_of.items()}
+        observe = await held.enter_async_context(control_server.serving(plans, observe))
         playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
         await playing.run()
         for lane, session in session_of.items():

@@ -16,9 +16,8 @@ from harness.client.address import Address
 from harness.client.baselines import Baselines
 from harness.client.http import Client
 from harness.client.quirks import Adapted
+from harness.client.replicas import Replicas
 from harness.client.transport import Transport
-from harness.errors import BadInput
-from harness.feature import function
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,7 @@ async def open_transport(
         opened.append((address.shown, client))
     several = None
     if len(opened) > 1:
-        if (balanced := function("balanced")) is None:
-            raise BadInput("several addresses for one model need a feature that is not there: name one")
-        several = balanced(opened, time.monotonic, listener.replica)
+        several = Replicas(opened, time.monotonic, listener.replica)
     transport = Adapted(
         several or opened[0][1], route.known, route.stream, listener.learned, route.given, route.needs_schema
     )

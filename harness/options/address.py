@@ -20,8 +20,7 @@ from harness.benchmarks.files import content, is_descriptor
 from harness.client.address import Address, public_url
 from harness.defaults import OPENAI_URL
 from harness.errors import BadInput
-from harness.feature import function
-from harness.options import providers
+from harness.options import endpoint_file, providers
 from harness.options.options import Endpoint, Fallback, Session
 from harness.options.providers import Provider
 from harness.options.secrets import LARGEST_KEY_FILE
@@ -251,8 +250,7 @@ def _named_as_before(args: Session, run: EarlierRun, environment: Mapping[str, s
     if path and args.fallback and args.fallback.address_from.startswith(f"{option} "):
         return _at_fallback(args.fallback, args, environment)
     if path:
-        read_again = function("endpoint_again")
-        endpoint = read_again and read_again(run.address_from)
+        endpoint = endpoint_file.endpoint_again(run.address_from or "")
         return _at_endpoint(endpoint, args, environment) if endpoint else None
     if run.provider and option != FLAG:
         named = [_at_provider(run.provider, args, environment)]

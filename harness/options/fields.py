@@ -156,4 +156,4 @@ QUEUED: Mapping[str, Check] = {
     "seed": whole(-BITS_64, BITS_64 - 1),
     "max_tokens": whole(1, BITS_64 - 1),
 }
-"""The fields of a table `[providers.NAME]`, and of an entry of a queue; features add theirs to these."""
+"""The fields of a table `[providers.NAME]`, and of an entry of a queue; extensions add theirs to these."""

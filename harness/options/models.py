@@ -14,9 +14,8 @@ from harness.client.connect import usable
 from harness.client.request_body import Sampling
 from harness.cost import Price
 from harness.errors import BadInput
-from harness.feature import function
 from harness.model import JSON, Message, Request
-from harness.options import address, options, providers
+from harness.options import address, options, prices, providers
 from harness.options.options import RunOptions
 from harness.options.providers import Book, Provider, QueuedModel
 from harness.ui.streams import tell
@@ -31,7 +30,7 @@ class Model:
     """One model of a command: its run's name, its requests' parameters, their endpoint, the pace, and the price.
 
     `sampling` has only what the user set; the default temperature is the benchmark's. `queued` is what its entry of a
-    queue has for features.
+    queue has for extensions.
     """
 
     name: str
@@ -71,13 +70,12 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
-    return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.features)
+    return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.extensions)
 
 
 def price_of(found: address.Found | None, model: str, book: Book) -> Price | None:
     """Return the price of a model at an endpoint, None if it is not known, and for a baseline, which costs nothing."""
-    known = function("price_of")
-    return known(found, model, book) if known and found else None
+    return prices.price_of(found, model, book) if found else None
 
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
@@ -111,7 +109,7 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
         where = args.source("name")
         raise BadInput(f"{where} is for one model: in a queue of the providers file each entry can have a name")
     for entry in found:
-        if both := next((name for name in entry.features if getattr(args, name, None) is not None), None):
+        if both := next((name for name in entry.extensions if args.option(name) is not None), None):
             raise BadInput(
                 f"{args.source(both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
                 f"gives {entry.model} a {both} of its own: use one"

@@ -1,8 +1,10 @@
-"""The options of the core's commands, and what follows from them. Features declare theirs in their folders."""
+"""The options that several commands have, those of `run` and `resume`, and what follows from them."""
 
 from __future__ import annotations
 
+import operator
 import os
+import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -21,6 +23,7 @@ from harness.model import JSON, Snapshots
 from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
 from harness.options.fields import CONCURRENCY, SECONDS
 from harness.options.fields import header as checked_header
+from harness.store.manifest import PART
 
 NAME_BYTES = 200
 """Longest name of a run: file systems allow 255, and backups append to names."""
@@ -49,6 +52,13 @@ def header(text: str) -> tuple[str, str]:
     if not colon:  # the text may be the value alone, so it is not shown
         raise ValueError("expected NAME:VALUE")
     return checked_header(name, value)
+
+
+def part_of_users(text: str) -> str:
+    """Parse which part of how many, such as 2/4."""
+    if not re.match(PART, text) or operator.gt(*map(int, text.split("/"))):
+        raise ValueError(f"expected a part of so many, such as 2/4, got {in_brief(text)}")
+    return text
 
 
 def ca_file(text: str) -> str:
@@ -93,8 +103,8 @@ class Fallback:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint that a feature's option names: its address and key, how the manifest says that they were named, its
-    model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
+    """The endpoint in a file that `--config` names: its address and key, how the manifest says that they were named,
+    its model, and the pace, by the names of `Tuning`. `source` is the file, for messages."""
 
     url: str
     key: str | None = field(repr=False)
@@ -118,12 +128,25 @@ class Given:
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
     """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
-    says where the settings file has its values, and `fallback` is that file's address."""
+    says where the settings file has its values, and `fallback` is that file's address. `parts` are the options of what
+    extends a command, by its name."""
 
     examples: ClassVar[Sequence[str]] = ()
     typed: frozenset[str] = frozenset()
     places: Mapping[str, object] | None = None
     fallback: Fallback | None = None
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    settings_file: Path | None = option(
+        None,
+        "your own settings file (default: harness.toml here, or in ~/.config/behavior-harness)",
+        flags="--settings",
+        once=True,
+    )
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Return the value of an option, by the name of its field, of the command or of what extends it; without one,
+        the default."""
+        return next((getattr(one, name) for one in (self, *self.parts.values()) if hasattr(one, name)), default)
 
     def source(self, name: str) -> str:
         """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
@@ -160,6 +183,15 @@ class Earlier(ResultsFolder):
         None,
         "your own file of the runs' benchmark, used instead of the copy in their folder (or package.module:Name)",
         unit="FILE.py",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Pages(Options):
+    """Whether pages of new reports are written."""
+
+    html: bool = option(
+        True, "write no page, nor does a later `resume` (`report` can make it at any time)", everyday=True
     )
 
 
@@ -224,10 +256,10 @@ of_request = partial(option, group=REQUEST)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Session(ResultsFolder):
+class Session(ResultsFolder, Pages):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
     earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
-    play in a loop that runs already. `endpoint` is that of a feature."""
+    play in a loop that runs already. `endpoint` is that of `config`."""
 
     progress: Callable[[Snapshots], None] | None = None
     run_async: Callable[[Callable[[Any], Coroutine[Any, Any, Any]]], Any] | None = None
@@ -242,6 +274,7 @@ class Session(ResultsFolder):
     )  # fmt: skip
     api_key_file: Path | None = option(None, "a file that holds the key", group=ENDPOINT, own=True, everyday=True)
     provider: str | None = of_endpoint("a provider in the providers file", unit="NAME", own=True, everyday=True)
+    config: Path | None = option(None, "YAML file with a list `llm`: address, key, model, concurrency", group=ENDPOINT)
     providers: Path | None = option(
         None, "your own providers file (default: providers.toml here, or in ~/.config/behavior-harness)", group=ENDPOINT
     )
@@ -340,6 +373,22 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         unit="METRIC",
     )
     sample_seed: int = sample_seed_option("seed of that order, and of the schedule")
+    part: str | None = option(
+        None,
+        "play the I-th of N disjoint parts of the users, in the folder NAME.partIofN; `merge` combines the parts; "
+        "limits and rates are those of all parts together",
+        unit="I/N",
+        read=part_of_users,
+        own=True,
+    )
+    fetch: bool = option(False, "first download tasks that are missing, as `fetch` does")
+    dry_run: bool = option(
+        False,
+        "show what would be sent, with some prompts, and send nothing: no key is needed",
+        everyday=True,
+        rivals="instead",
+    )
+    reeval: bool = option(False, "score the saved answers again instead, as `reeval` does", rivals="instead")
     restart: bool = option(
         False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
     )

@@ -66,8 +66,9 @@ class Terms:
 
     `source` is the file of prompt or agent that an earlier process was given; this one may use a copy. `sources` are
     the files of a plug-in's settings, by field. `primary` is the metric that comparisons are to be about, chosen before
-    the run. With `allow_invalid` a run goes on though almost none of its first answers can be used. `queued` is what
-    its entry of a queue has for features, `earlier` the manifest of the run that is resumed.
+    the run. Without `pages` neither this command nor a later `resume` writes any. With `allow_invalid` a run goes on
+    though almost none of its first answers can be used. `queued` is what its entry of a queue has for extensions,
+    `earlier` the manifest of the run that is resumed.
     """
 
     allowed: frozenset[str] = frozenset()
@@ -76,6 +77,7 @@ class Terms:
     sources: Mapping[str, str] = field(default_factory=dict)
     primary: str | None = None
     allow_invalid: bool = False
+    pages: bool = True
     queued: Mapping[str, Any] = field(default_factory=dict)
     earlier: Manifest | None = None
 
@@ -174,6 +176,8 @@ class Plan:
             "packages": dict(_versions()),
             "git": _commit(),
         }
+        if not self.terms.pages:
+            made["html"] = False
         return {**made, "hash_seed": hash_seed.fixed(os.environ)} if plays_code else made
 
     @property

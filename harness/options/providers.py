@@ -20,9 +20,9 @@ import msgspec
 
 from harness.cost import Price
 from harness.errors import BadInput
-from harness.feature import features
 from harness.model import JSON
 from harness.options import fields, user_files
+from harness.options.extension import extensions
 from harness.options.user_files import Document
 
 FILE = "providers.toml"
@@ -68,7 +68,7 @@ class Provider:
 class QueuedModel:
     """An entry of a queue. `model` is as the command line takes it; None leaves a value to the command.
 
-    `features` are the fields of features.
+    `extensions` are the fields of extensions.
     """
 
     model: str
@@ -78,7 +78,7 @@ class QueuedModel:
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
-    features: Mapping[str, Any] = field(default_factory=dict)
+    extensions: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +241,12 @@ def _queue(name: str, entries: Any, path: Path) -> tuple[QueuedModel, ...]:
     where = f"{path}: queues.{name}"
     if type(entries) is not list or not entries:
         raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')
-    made, added = [], {name: check for feature in features() for name, check in feature.queued.items()}
+    made, added = [], {name: check for one in extensions() for name, check in one.queue_checks.items()}
     for number, entry in enumerate(entries):
         place = f"{where}[{number}]"
         given = fields.checked({"model": entry} if type(entry) is str else entry, {**fields.QUEUED, **added}, place)
         if "model" not in given:
             raise BadInput(f"{place}.model: expected {fields.MODEL[1]}")
         own = {name: given.pop(name) for name in added.keys() & given.keys()}
-        made.append(QueuedModel(**given, features=own))
+        made.append(QueuedModel(**given, extensions=own))
     return tuple(made)

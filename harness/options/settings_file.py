@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.benchmarks import registry, settings
-from harness.commands.parser import COMMANDS, RUN, Interface, built, settings_of
 from harness.defaults import BENCHMARK
 from harness.errors import BadInput
 from harness.model import JSON
@@ -34,7 +33,7 @@ from harness.options.user_files import Document
 
 SECRETS = frozenset({"api-key", "api_key", "extra-header", *fields.KEYS})
 FOR_HELP = frozenset({"help", "help-all"})
-RESUME = "resume"
+RUN, RESUME = "run", "resume"
 URLS, KEY_FILE = "api_url", "api_key_file"
 """Options of an address in this file, and of its key."""
 ENDPOINT = frozenset({URLS, KEY_FILE, "config"})
@@ -68,18 +67,16 @@ class _Level(NamedTuple):
     options: Mapping[str, Option]
 
 
-def of_command(interface: Interface, typed: Mapping[str, Any]) -> Given:
-    """Return what a command gets of the file that it names, or finds. Raise `BadInput` for one that cannot be used."""
+def of_command(call: Call, typed: Mapping[str, Any], run_call: Callable[[], Call]) -> Given:
+    """Return what a command gets of the file that it names, or finds. `run_call` returns a call of `run`: a run whose
+    address this file named goes on where it names it now. Raise `BadInput` for a file that cannot be used."""
     if (found := user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)) is None:
         return Given()
-    call = Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
-    named = typed.get("benchmark", BENCHMARK if interface.command == RUN else "")
+    named = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
     of_file = given(found, call, named, frozenset(typed), os.environ)
-    if interface.command != RESUME:
+    if call.command != RESUME:
         return of_file
-    run = built(RUN, ())  # a run whose address this file named goes on where it names it now
-    call = replace(call, command=RUN, own=run.own, of_benchmark=run.of_benchmark)
-    of_run = given(found, call, BENCHMARK, frozenset(), os.environ)
+    of_run = given(found, run_call(), BENCHMARK, frozenset(), os.environ)
     return replace(of_file, fallback=of_run.fallback)
 
 
@@ -172,7 +169,7 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
         return None
     if not level.prefix and name in call.commands:
         raise BadInput(f"{place}: expected a table, [{name}]")
-    if owner := settings_of(f"--{name}"):
+    if owner := owner_of(f"--{name}"):
         raise BadInput(f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]")
     known = [*level.options, *(() if level.prefix else (*others, *call.commands))]
     near = get_close_matches(name.lower().replace("_", "-"), known, 1, 0.6)
@@ -219,11 +216,6 @@ def _with_rivals(call: Call, names: Set[str], groups: Sequence[Set[str]] = ()) -
     return {*names, *(name for group in (*exclusive, *groups) if group & names for name in group)}
 
 
-def all_options() -> dict[str, list[Option]]:
-    """Return all options of all commands, by their flags without dashes."""
-    found: dict[str, list[Option]] = {"help": [], "help-all": []}
-    for name in COMMANDS:
-        for one in built(name, ()).every:
-            for flag in one.flags:
-                found.setdefault(flag.lstrip("-"), []).append(one)
-    return found
+def owner_of(flag: str) -> str | None:
+    """Return the benchmark that ships and has this flag, None if none has it."""
+    return next((name for name in registry.names() if flag in settings.flags(registry.find(name).Settings)), None)

@@ -25,17 +25,18 @@ from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
 from harness.benchmarks.tasks import parse
-from harness.engine.files import Reported
 from harness.errors import BadInput, HarnessError, memory_for, reading
-from harness.features.pages import SAMPLE
 from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.reporting import overview
 from harness.reporting.cards import ReportCards
+from harness.reporting.reported import Reported
 from harness.store import log
 from harness.store.atomic import check_folder, replacing
 from harness.store.run import about, completion_of
 from harness.ui.streams import tell
 
+SAMPLE = 50
+"""Users of a page, by default."""
 LIMIT = 2_000_000
 """Largest page, in bytes: it is mailed, and opened on phones."""
 LONG = 20_000

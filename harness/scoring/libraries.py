@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +24,9 @@ Array = NDArray[np.float64]
 def special() -> ModuleType:
     """Return scipy.special, loaded at its first use: that takes a fifth of a second. Raise `MemoryError`."""
     _look_for_room()
-    return import_module("scipy.special")
+    from scipy import special as loaded
+
+    return loaded
 
 
 def product(a: Array, b: NDArray[Any]) -> Array:

@@ -13,6 +13,7 @@ class RunFiles:
         self.results = folder / f"inference_results_{subset}.jsonl"
         self.responses = folder / f"responses_{subset}.jsonl"
         self.failures = folder / f"failures_{subset}.jsonl"
+        self.batches = folder / f"batches_{subset}.jsonl"
         self.manifest = folder / f"run_{subset}.json"
         self.events = folder / f"run_{subset}.log"
         self.lock = folder / f"run_{subset}.lock"
@@ -27,10 +28,6 @@ class RunFiles:
     def is_bare(self) -> bool:
         """Return whether there are neither replies nor failures, as after a wrong key: a new run loses nothing."""
         return not any(path.exists() and path.stat().st_size for path in (self.results, self.responses, self.failures))
-
-    def log(self, name: str) -> Path:
-        """Return the log of a feature."""
-        return self.folder / f"{name}_{self.subset}.jsonl"
 
     def report(self, kind: str) -> Path:
         return self.folder / f"eval_report_{self.subset}.{kind}"

@@ -258,6 +258,11 @@ class Manifest(msgspec.Struct, kw_only=True):
             self.provenance["price_endpoints"] = list(endpoints)
 
     @property
+    def is_without_pages(self) -> bool:
+        """Return whether the run was begun without pages."""
+        return self.provenance.get("html") is False
+
+    @property
     def repeats(self) -> int:
         """Return how many times each user is played."""
         return self.selection.get("repeats", 1)

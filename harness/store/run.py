@@ -9,7 +9,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,11 @@ class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
     `bill` has every saved reply to this run's own requests, of earlier sessions too, and the requests without a reply
-    that may have been billed. `rate` is that of the requests of now. `others` are the run's files of features.
+    that may have been billed. `rate` is that of the requests of now.
     """
 
-    def __init__(
-        self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK, others: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
         self.files = files
-        self._others = others
         self._disk = disk
         self._clock = clock
         self._stamp = stamp
@@ -110,7 +107,7 @@ class RunStore:
     def set_aside_everything(self) -> None:
         """Set an earlier run aside, its manifest last: results without one are another program's."""
         files = self.files
-        logs = files.results, files.responses, files.failures, *self._others, files.events
+        logs = files.results, files.responses, files.failures, files.batches, files.events
         set_aside_any((*logs, *files.reports, files.manifest), self._stamp, self._disk)
 
     def begin(self, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
@@ -128,7 +125,7 @@ class RunStore:
         """Remove the files of a new run of which nothing was received. Its lock and what it keeps go with the folder,
         if that was made for it."""
         files = self.files
-        logs = files.results, files.responses, files.failures, *self._others, files.events
+        logs = files.results, files.responses, files.failures, files.batches, files.events
         try:
             for path in filter(os.path.lexists, (files.manifest, *logs)):
                 self._disk.unlink(path)
@@ -136,7 +133,7 @@ class RunStore:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
 
     def own_log(self, path: Path) -> log.AppendLog:
-        """Repair and open the log of a feature; it is closed with the others."""
+        """Repair and open another log of the run; it is closed with the others."""
         log.repair(path, self._disk)
         self._logs.append(log.AppendLog(path, self._disk))
         self._sync_logs()  # as in `open_logs`
@@ -419,11 +416,10 @@ def lock_runs(
     subsets: Iterable[str],
     kept: Collection[str],
     stamp: str,
-    others: Callable[[RunFiles], Sequence[Path]],
     held: ExitStack,
 ) -> dict[str, RunStore]:
     """Return the stores of a folder's runs, locked for as long as `held`. A folder that was made for them is removed at
-    the end if it has no run. `kept` are the names of the files that the runs keep, `others` returns those of features.
+    the end if it has no run. `kept` are the names of the files that the runs keep.
     Raise `BadInput` for a name that cannot be kept."""
     if odd := [name for name in kept if not manifest.is_file_name(name)]:
         raise BadInput(
@@ -432,7 +428,7 @@ def lock_runs(
     is_first, stores = not folder.exists(), dict[str, RunStore]()
     for subset in subsets:
         files = RunFiles(folder, subset)
-        stores[subset] = RunStore(files, time.time, stamp, others=others(files))
+        stores[subset] = RunStore(files, time.time, stamp)
         held.callback(stores[subset].close)
     if is_first:
         logs = [path.name for store in stores.values() for path in (store.files.events, store.files.lock)]

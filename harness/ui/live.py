@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from importlib import import_module
 
 from rich.console import Console
 from rich.control import Control
@@ -15,15 +14,18 @@ from rich.segment import ControlType
 from harness.model import Snapshots
 from harness.ui.board import Board
 from harness.ui.console import SharedConsole
-from harness.ui.progress import Display
+from harness.ui.progress import Display, PlainDisplay
 
 
-def live_display(console: Console) -> Display | None:
-    """Return a live display for a notebook and for a terminal that can move its cursor, None for others."""
+def display(console: Console) -> Display:
+    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines for others."""
     if console.is_jupyter:  # the module needs IPython
-        made: Display = import_module("harness.ui.notebook").NotebookDisplay()
-        return made
-    return LiveDisplay(console) if console.is_terminal and not console.is_dumb_terminal else None
+        from harness.ui.notebook import NotebookDisplay
+
+        return NotebookDisplay()
+    if console.is_terminal and not console.is_dumb_terminal:
+        return LiveDisplay(console)
+    return PlainDisplay(console)
 
 
 class LiveDisplay:

@@ -1,4 +1,4 @@
-"""Displays of a running schedule: plain lines, or what a feature shows instead."""
+"""Plain lines that show a running schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Protocol
 from rich.cells import cell_len
 from rich.console import Console
 
-from harness.feature import function
 from harness.model import Snapshot, Snapshots, SubsetProgress
 from harness.printable import on_one_line
 from harness.ui import words
@@ -27,12 +26,6 @@ NOTHING = ("0 waiting", "0 backing off")
 class Display(Protocol):
     def __enter__(self) -> Callable[[Snapshots], None]: ...
     def __exit__(self, *error: object) -> None: ...
-
-
-def display(console: Console) -> Display:
-    """Return the live display of a feature, where it has one for this console, and plain lines otherwise."""
-    live = function("live_display")
-    return (live and live(console)) or PlainDisplay(console)
 
 
 class PlainDisplay:

@@ -14,11 +14,11 @@ import orjson
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, input_file
+from harness.benchmarks.tasks import how_to_get
 from harness.commands.check import checking
 from harness.commands.check.checking import Model, Result, Subject
 from harness.engine.files import index_file
 from harness.errors import BadInput
-from harness.feature import how_to_get
 from harness.option import option
 from harness.options import options
 from harness.ui.console import console

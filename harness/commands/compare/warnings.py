@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby
 
+from harness.analysis.imported import imported_of
 from harness.benchmark import VALID
 from harness.benchmarks.reports import sentence_on_invalid
 from harness.benchmarks.scorer import Figures
 from harness.commands.compare.figures import number
 from harness.commands.compare.paired import Pair
 from harness.commands.compare.sides import Side, Subset, common
-from harness.feature import foreign_of
 from harness.model import JSON
 from harness.store.manifest import differences, value_text
 
@@ -46,7 +46,7 @@ def _covered(side: Side, both: Sequence[str]) -> JSON:
         "answers_on_common": _answers(side, both),
     }
     if saved is None:
-        theirs = foreign_of(side.of.files)
+        theirs = imported_of(side.of.files)
         if theirs is None or (report := theirs.report) is None:
             return found
         return found | {"expected": report.coverage.expected_users, "failed": report.coverage.failed_users}

@@ -22,10 +22,10 @@ from harness.client.quirks import text_of
 from harness.commands.dry_run.rehearsal import Rehearsal, rehearsed
 from harness.commands.run import plans as plans_of
 from harness.cost import BYTES_PER_TOKEN, Rate, rounded
-from harness.engine.extension import Extension
+from harness.engine.hooks import Hooks
 from harness.engine.opening import open_indexes
 from harness.errors import BadInput
-from harness.feature import extensions
+from harness.options.extension import hooks_of
 from harness.options.options import Fallback, RunOptions
 from harness.options.plan import Plan
 from harness.store.tasks import TaskIndex
@@ -57,27 +57,27 @@ def execute(args: RunOptions) -> int:
     """Show what `run` would send with these options, where nothing names an endpoint, too."""
     if not (args.api_key or args.api_key_file):
         args = replace(args, api_key="none")  # nothing is sent
-    screen, switched_on = console_of(no_color=args.no_color), extensions(args)
+    screen, hooks = console_of(no_color=args.no_color), hooks_of(args)
     try:
-        plans, addressed = plans_of(args, switched_on, sends=False), True
+        plans, addressed = plans_of(args, sends=False), True
     except BadInput:
         args = replace(args, fallback=Fallback((defaults.OPENAI_URL,), None, source=""))
-        plans, addressed = plans_of(args, switched_on, sends=False), False
-    return show(plans, screen, switched_on, addressed=addressed)
+        plans, addressed = plans_of(args, sends=False), False
+    return show(plans, screen, hooks, addressed=addressed)
 
 
-def show(plans: Sequence[Plan], console: Console, switched_on: Sequence[Extension] = (), *, addressed: bool) -> int:
+def show(plans: Sequence[Plan], console: Console, hooks: Sequence[Hooks] = (), *, addressed: bool) -> int:
     """Print what plans would send, and return an exit code. Raise `BadInput` for what `run` would refuse.
 
     Where they are not `addressed`, nothing names an endpoint yet, and no price is known.
     """
-    for extension in switched_on if addressed else ():
-        extension.check(plans)
+    for one in hooks if addressed else ():
+        one.check(plans)
     with ExitStack() as held:
         indexes = open_indexes(plans, held)
         for plan in plans:
             found = {subset: preview(plan, subset, index) for subset, index in indexes[plan.name].items()}
-            for line in _plan_lines(plan, list(found.values()), addressed, switched_on):
+            for line in _plan_lines(plan, list(found.values()), addressed, hooks):
                 console.print(line, **PLAIN)
             for subset, of in found.items():
                 _print(subset, of, console)
@@ -119,9 +119,7 @@ def _rehearsed(plan: Plan, subset: str, index: TaskIndex, position: int, loop: a
     return rehearsed(plan.benchmark, plan.sampling, task, index.repeat(position), loop)
 
 
-def _plan_lines(
-    plan: Plan, subsets: Sequence[Preview], addressed: bool, switched_on: Sequence[Extension]
-) -> Iterator[str]:
+def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool, hooks: Sequence[Hooks]) -> Iterator[str]:
     """Yield where a plan would send its requests, with which parameters, and about what they would take."""
     sampling, price = plan.sampling, plan.price if addressed else None
     where = plan.endpoint if addressed or plan.found is None else "an endpoint that nothing names yet"
@@ -139,19 +137,19 @@ def _plan_lines(
         f"({BYTES_PER_TOKEN} bytes a token)"
     )
     if price is not None:
-        price = _rate(plan, switched_on).among([price]) or price
+        price = _rate(plan, hooks).among([price]) or price
         yield f"  cost: about {rounded(price.of(into, out))} {price.currency}, {price.described}"
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"
-    for extension in switched_on:
-        for words in extension.expected(plan, lambda: max(of.longest for of in subsets)):
+    for one in hooks:
+        for words in one.forecast(plan, lambda: max(of.longest for of in subsets)):
             yield f"  {words}"
 
 
-def _rate(plan: Plan, switched_on: Sequence[Extension]) -> Rate:
+def _rate(plan: Plan, hooks: Sequence[Hooks]) -> Rate:
     rate = Rate()
-    for extension in switched_on:
-        rate = extension.rated(plan, rate)
+    for one in hooks:
+        rate = one.adjust_price(plan, rate)
     return rate
 
 

@@ -6,7 +6,6 @@ import codecs
 import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -125,7 +124,10 @@ def _parquet(spool: Spool, whole: BinaryIO) -> None:
 def _pyarrow() -> tuple[Any, Any]:
     """Return the modules of pyarrow, which is an extra of this package."""
     try:
-        return import_module("pyarrow"), import_module("pyarrow.parquet")
+        import pyarrow
+        from pyarrow import parquet
+
+        return pyarrow, parquet
     except ModuleNotFoundError:
         raise BadInput(
             f"--format parquet needs pyarrow (or take --format jsonl): {to_install('behavior-harness[export]')}"

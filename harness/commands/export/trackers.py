@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -25,7 +24,6 @@ import orjson
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.reports import Report, loaded
 from harness.errors import BadInput, EndpointStopped, HarnessError, to_install
-from harness.feature import own_logs
 from harness.model import JSON
 from harness.ui.streams import tell
 
@@ -62,7 +60,7 @@ def check(tracker: str) -> None:
     """Raise `BadInput` if the library of a tracker cannot be imported, or would let the current folder decide where a
     run and the key are sent."""
     try:
-        _ = import_module(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
+        _ = _library(tracker).__version__  # a folder `wandb`, which W&B writes, is an empty module
     except (ImportError, AttributeError):
         raise BadInput(f"{tracker} is not installed here: {to_install(f'behavior-harness[{tracker}]')}") from None
     if tracker == "wandb" and (found := next(filter(os.path.lexists, WORKSPACE), None)):
@@ -70,6 +68,16 @@ def check(tracker: str) -> None:
             f"{found} in the current folder could decide where W&B sends the run and your key: set the variables "
             "WANDB_MODE, WANDB_BASE_URL, WANDB_PROJECT or ~/.config/wandb/settings instead, and remove the file"
         )
+
+
+def _library(tracker: str) -> Any:
+    if tracker == "wandb":
+        import wandb
+
+        return wandb
+    import mlflow
+
+    return mlflow
 
 
 def send(run: SavedRun, tracker: str) -> None:
@@ -143,7 +151,7 @@ def _files(run: SavedRun) -> Iterator[Path]:
     """
     of = run.files
     named = of.manifest, of.report("txt"), of.report("json")
-    logs = of.results, of.responses, of.failures, *own_logs(of), of.events
+    logs = of.results, of.responses, of.failures, of.batches, of.events
     for path in (*named, *logs, *map(of.folder.joinpath, run.manifest.identity["files"])):
         if path.is_file() and not path.is_symlink():
             yield path
@@ -165,7 +173,7 @@ QUIET: JSON = {
 
 
 def _wandb(made: Entry) -> str:
-    library = import_module("wandb")
+    library = _library("wandb")
     library.setup(library.Settings(**SETUP))
     settings = library.Settings(**QUIET, reinit="create_new")  # a notebook may have a run of its own
     of = {"id": made.id, "name": made.label, "group": made.run, "job_type": made.subset}
@@ -197,7 +205,7 @@ UNPRINTED = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 
 
 def _mlflow(made: Entry) -> str:
-    library = import_module("mlflow")
+    library = _library("mlflow")
     os.environ[UNPRINTED] = "true"  # stdout is not ours to replace: other threads print there
     found = library.search_runs(filter_string=f"tags.`{TAG}` = '{made.id}'", output_format="list", max_results=1)
     known: JSON = {"run_id": found[0].info.run_id} if found else {"run_name": made.label, "tags": {TAG: made.id}}

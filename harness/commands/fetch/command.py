@@ -1,4 +1,4 @@
-"""`fetch`, `run --fetch`: download a benchmark's tasks from the data set that it declares, and note that in runs."""
+"""`fetch`, `run --fetch`: download a benchmark's tasks from the data set that it declares."""
 
 from __future__ import annotations
 
@@ -6,17 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.commands.fetch.fetched import load
-from harness.engine.extension import Extension
 from harness.errors import BadInput, EndpointStopped, HarnessError, MachineError, to_install
 from harness.option import option
 from harness.options import options
-from harness.options.plan import Plan
-from harness.store.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -34,22 +29,6 @@ def execute(args: Options) -> int:
     cls = registry.find(args.benchmark)
     fetch(cls, options.subsets(cls, args.platform), args.tasks_dir, args.revision)
     return 0
-
-
-class DataSet(Extension):
-    def __init__(self, args: Any) -> None:
-        self._fetches = getattr(args, "fetch", False)  # `resume` needs the tasks of before
-
-    def missing(self, cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> None:
-        if self._fetches:
-            fetch(cls, subsets, folder)
-
-    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
-        digest = manifest.tasks["sha256"]
-        if source := load(plan.benchmark.folder).last(digest):
-            manifest.provenance["data_set"] = {"name": source.data_set, "commit": source.commit}
-        elif old and old.tasks["sha256"] == digest and (known := old.provenance.get("data_set")):
-            manifest.provenance["data_set"] = known
 
 
 def fetch(cls: type[Benchmark], subsets: Sequence[str], folder: Path, revision: str | None = None) -> None:

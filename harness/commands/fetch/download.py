@@ -17,9 +17,9 @@ from huggingface_hub.utils.sha import git_hash
 
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks.files import sha256_of
-from harness.commands.fetch.fetched import Source, load
 from harness.errors import BadInput, EndpointStopped
 from harness.store.atomic import make_folder, write
+from harness.store.fetched import Source, load
 from harness.ui.streams import show
 
 

@@ -17,11 +17,12 @@ from harness.benchmarks.overview import covered, headline
 from harness.benchmarks.reports import Report
 from harness.commands.merge import merge
 from harness.commands.merge.merge import Part
-from harness.engine.files import Reported, index_file
+from harness.commands.report import write_new_page
+from harness.engine.files import index_file
 from harness.errors import BadInput
-from harness.feature import reported
 from harness.option import option
 from harness.options import options
+from harness.reporting.reported import Reported
 from harness.store.run import RunFiles, runs_in
 from harness.ui.console import PLAIN, console
 
@@ -29,7 +30,7 @@ PART_NAME = re.compile(r"\.part[0-9]+of[0-9]+\Z")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Options(options.Earlier):
+class Options(options.Pages, options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness merge Qwen3-8B",
         "harness merge /a/results/Qwen3-8B.part1of2 /b/results/Qwen3-8B.part2of2 --out whole",
@@ -72,7 +73,9 @@ def _merged(parts: Sequence[Part], folder: Path, args: Options, held: ExitStack)
     held.callback(index.close)
     manifest, report = merge.merge(parts, benchmark, index, folder)
     files = RunFiles(folder, first.files.subset)
-    reported(args, Reported(files, report, manifest.selection["sample_seed"], benchmark, index))
+    write_new_page(
+        args, Reported(files, report, manifest.selection["sample_seed"], benchmark, index), lambda words: None
+    )
     return RunFiles(args.results_dir / folder.name, files.subset), report
 
 

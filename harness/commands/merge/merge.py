@@ -35,8 +35,8 @@ from harness.engine.finish import finish
 from harness.engine.opening import NOT_REPORTED
 from harness.engine.run import Run
 from harness.errors import BadInput, MachineError
-from harness.feature import counts, pending
 from harness.model import JSON
+from harness.options.extension import counts
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock
@@ -56,6 +56,7 @@ from harness.store.manifest import (
     value_text,
 )
 from harness.store.run import RunFiles, RunStore
+from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
 
 FOLDER = ".merging"

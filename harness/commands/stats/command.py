@@ -13,6 +13,7 @@ from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
+from harness.analysis.imported import imported
 from harness.commands.parser import called
 from harness.commands.stats import costs, footnotes, formats, tables, workbooks
 from harness.commands.stats.grid import Grid, Number, Standing
@@ -20,7 +21,6 @@ from harness.commands.stats.reports import Scored, read, without_merged
 from harness.commands.stats.tables import MetricTable
 from harness.commands.stats.uncertainty import with_uncertainty
 from harness.errors import BadInput, MachineError, in_brief
-from harness.feature import foreign
 from harness.option import file_of, folder, option
 from harness.options import options
 from harness.reporting import xlsx
@@ -122,7 +122,7 @@ def _of(paths: Sequence[Path], args: Options) -> list[Path]:
     if not args.runs:
         return list(paths)
     there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
-    there |= {one.name for one in foreign(args.results_dir)}
+    there |= {one.name for one in imported(args.results_dir)}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")

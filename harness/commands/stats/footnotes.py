@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from os import fsencode
 from pathlib import Path
 
+from harness.analysis.imported import Imported, imported
 from harness.benchmarks.overview import APPROXIMATE
 from harness.commands.stats.reports import Scored
 from harness.commands.stats.tables import AVERAGE, ENOUGH, MetricTable, groups, without_skill
 from harness.errors import in_brief
-from harness.feature import Foreign, foreign
 from harness.store.files import runs
 from harness.ui.words import plural
 
@@ -206,7 +206,7 @@ class LeftOut:
 
     nobody: tuple[tuple[str, str], ...]
     unfinished: tuple[tuple[str, str], ...]
-    unscored: tuple[Foreign, ...] = ()
+    unscored: tuple[Imported, ...] = ()
 
     @property
     def outdated(self) -> set[tuple[str, str]]:
@@ -247,7 +247,7 @@ def left_out(reports: Sequence[Scored], there: Collection[Path], results: Path, 
         for files in runs(results)
         if (not names or files.folder.name in names) and files.report("json") not in there
     )
-    unscored = (one for one in foreign(results) if (not names or one.name in names) and not one.is_current)
+    unscored = (one for one in imported(results) if (not names or one.name in names) and not one.is_current)
     return LeftOut(nobody, unfinished, tuple(unscored))
 
 

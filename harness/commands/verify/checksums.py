@@ -11,11 +11,11 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.imported import Imported
 from harness.analysis.replies import TORN, Beat, Replies, opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.errors import reading
-from harness.feature import Foreign
 from harness.model import JSON
 from harness.store.manifest import COMPLETE
 
@@ -79,7 +79,7 @@ def without_tasks(run: SavedRun, beat: Beat) -> JSON:
     return {"users": None, "records": records, "findings": findings, "notes": [ALONE]}
 
 
-def imported(of: Foreign, beat: Beat) -> tuple[int, list[str]]:
+def imported(of: Imported, beat: Beat) -> tuple[int, list[str]]:
     """Return how many users of another program's results are scored, and what is wrong with these since `reeval`."""
     findings, seen, scored = list[str](), set[str](), 0
     for at, _, _, data in opened(of.files.results, beat):

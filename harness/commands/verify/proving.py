@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from harness.analysis.imported import Imported
 from harness.analysis.replies import Beat
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, kept_files
@@ -19,7 +20,6 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.commands.verify import checksums, proof
 from harness.engine.files import index_file
 from harness.errors import BadInput, InUse
-from harness.feature import Foreign
 from harness.model import JSON
 from harness.options.plan import sampling_again
 from harness.store.lock import RunLock, held
@@ -46,7 +46,7 @@ def prove(run: SavedRun, results: Path, folder: Path | None, without_tasks: bool
     return {"name": run.name, "subset": run.files.subset, "state": manifest.state, **made}
 
 
-def imported(of: Foreign) -> JSON:
+def imported(of: Imported) -> JSON:
     """Check the lines of another program's results, which `reeval` scored."""
     about = {"name": of.name, "subset": of.files.subset, "users": None}
     if of.report is None:
@@ -93,7 +93,7 @@ def _benchmark_of(run: SavedRun, folder: Path | None) -> tuple[Benchmark, str | 
 
 
 @contextmanager
-def _locked(run: SavedRun | Foreign) -> Iterator[Beat]:
+def _locked(run: SavedRun | Imported) -> Iterator[Beat]:
     """Lock a run and yield a function to call now and then, which keeps the lock.
 
     A folder that is read-only, another user's or a link is read without a lock, with a message. Raise `InUse` if

@@ -23,6 +23,7 @@ import msgspec
 import orjson
 from msgspec import Struct
 
+from harness.analysis.imported import imported
 from harness.analysis.plays import Exchange, conversation, transcript
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
@@ -35,7 +36,6 @@ from harness.commands.view.index import Facets, LineIndex, last_lines, lines_beg
 from harness.commands.view.interim import Interim, interim
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
-from harness.feature import foreign
 from harness.model import JSON, Block, Chart, Completion, Heading, Paragraph, Quote, Series, Snapshot, Where
 from harness.options.plan import sampling_again
 from harness.reporting.cards import ReportCards
@@ -406,7 +406,7 @@ class Folder:
 
     def runs(self) -> list[Viewed]:
         """Return the runs that there are now, and results of other programs, by name and subset."""
-        there = [*runs(self.chosen.results), *[one.files for one in foreign(self.chosen.results)]]
+        there = [*runs(self.chosen.results), *[one.files for one in imported(self.chosen.results)]]
         found = {(files.folder.name, files.subset): files for files in there}
         known = self._runs
         self._runs = {

@@ -65,7 +65,7 @@ POLL_SECONDS = 0.1
 
 
 ASSETS = {
-    "page.css": ("harness.features.documents", "text/css; charset=utf-8"),
+    "page.css": ("harness.reporting", "text/css; charset=utf-8"),
     "view.css": ("harness.commands.view", "text/css; charset=utf-8"),
     "view.js": ("harness.commands.view", "text/javascript; charset=utf-8"),
 }

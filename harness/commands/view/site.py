@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -82,7 +81,7 @@ class Site:
 
     def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
         self.folder = folder
-        self._given = {"link": link, "is_static": is_static, "can_compare": _can_compare()}
+        self._given = {"link": link, "is_static": is_static}
         self._last: tuple[tuple[Any, ...], list[Block]] = ((), [])
         self._views: Mapping[str, Callable[[Query], str]] = {
             "": self._overview,
@@ -242,16 +241,9 @@ class Site:
         return self._last[1]
 
 
-@cache
-def _can_compare() -> bool:
-    return find_spec("harness.commands.compare") is not None
-
-
 def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
     """Return the comparison of runs as `compare` shows it, on its default number of swaps."""
-    if not _can_compare():
-        raise NotThere("this installation has no comparison")
-    from harness.commands.compare import blocks, paired, pairs  # a feature of its own, which may be missing
+    from harness.commands.compare import blocks, paired, pairs
 
     chosen = folder.chosen
     try:

@@ -40,10 +40,9 @@ from harness.engine.lane import Lane, User
 from harness.engine.replay import Asked
 from harness.engine.run import Run
 from harness.errors import EndpointStopped, GaveUp, HarnessError, MachineError, Rejected, TransportFault
-from harness.extensions.batches import GIVE_UP
 from harness.extensions.batches.api import ENDED, MOST_BYTES, MOST_REQUESTS, PATH, UNANSWERED, Batch, BatchApi
-from harness.extensions.batches.journal import NAME, BatchJournal, RequestKey, Submission, Wave
 from harness.model import JSON, Completion, Load, Reply
+from harness.store.submissions import INSTEAD_OF_BATCHES, BatchJournal, RequestKey, Submission, Wave
 from harness.ui.words import plural
 
 FIRST_POLL, LONGEST_POLL, POLL_SHARE = 1.0, 60.0, 0.1
@@ -135,7 +134,7 @@ class Waves:
         self._room: Size | None = None
         """What the provider takes at once, once it has refused more."""
         self._journals = {
-            run: BatchJournal(run.store.own_log(run.store.files.log(NAME)), run.store.now) for run in lane.runs
+            run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now) for run in lane.runs
         }
         self._numbers = count()
         self._asked: dict[str, _Request] = {}
@@ -382,7 +381,7 @@ class Waves:
             if fault.kind == "http_404":
                 raise EndpointStopped(
                     f"the endpoint does not know the batch {batch} of this run: resume with the address and key that "
-                    f"it was submitted with, or with {GIVE_UP} to pay for its requests again"
+                    f"it was submitted with, or with {INSTEAD_OF_BATCHES} to pay for its requests again"
                 ) from None
             raise
 

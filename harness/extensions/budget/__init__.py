@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from harness.cost import plain, rounded
 from harness.errors import HarnessError, in_brief
-from harness.feature import PLAYING, Feature
 from harness.option import option
+from harness.options.extension import Extension
+from harness.options.options import Session
 from harness.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from harness.extensions.budget.budgets import Budgets
 
 TUNING = "budget"
 """In a manifest's tuning and in an entry of a queue: a cap in its own words, None for none."""
@@ -89,22 +93,22 @@ def words_in(manifest: Manifest) -> Any:
     return {**manifest.tuning}.get(TUNING)
 
 
-class _Budget(Feature):
-    def is_on(self, args: Any) -> bool:
-        return args.budget is not None or getattr(args, "queue", None) is not None
+class _Budget(Extension[Budget]):
+    name, options = "budget", Budget
+    queue_checks: ClassVar = {
+        TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")
+    }
 
-    def again(self, manifest: Manifest) -> bool:
+    def hooks(self, options: Budget, command: Session) -> Budgets:
+        from harness.extensions.budget.budgets import Budgets
+
+        return Budgets(options, command)
+
+    def is_on(self, options: Budget, command: Session) -> bool:
+        return options.budget is not None or command.option("queue") is not None
+
+    def continues(self, manifest: Manifest) -> bool:
         return words_in(manifest) is not None
 
 
-FEATURE = _Budget(
-    "budget",
-    needs=("prices",),
-    options={Budget: PLAYING},
-    extension="harness.extensions.budget.budgets:Budgets",
-    functions={
-        "BudgetReached": "harness.extensions.budget:BudgetReached",
-        **{name: f"harness.extensions.budget.loans:{name}" for name in ("lend", "loan", "taken")},
-    },
-    queued={TUNING: (_is_budget, "an amount above 0 with a currency or tokens, such as 5usd, 30cny or 2Mtok")},
-)
+EXTENSION = _Budget()

@@ -15,26 +15,28 @@ from typing import Any, cast
 from harness.client.caller import Attempt, Caller, NotNow, Trying
 from harness.client.transport import Received
 from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
-from harness.engine.extension import Extension, Say
+from harness.engine.hooks import Hooks, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.engine.session import PlayAlone, Session
 from harness.errors import BadInput, TransportFault
 from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
+from harness.extensions.budget import Budget as BudgetOptions
 from harness.extensions.budget.ledger import Ledger, LedgerEntries
 from harness.extensions.budget.meter import Budget, Meter, Reservation
-from harness.feature import pending
 from harness.model import JSON, Reply
+from harness.options.options import Session as Command
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest, part_of
+from harness.store.submissions import pending
 
 
-class Budgets(Extension):
+class Budgets(Hooks):
     """Plans with the same budget share it, unless it is for `each`. Ledgers are open as long as the runs."""
 
-    def __init__(self, args: Any) -> None:
-        self._asked: str | None = args.budget
-        self._of_queue = getattr(args, "queue", None) is not None
+    def __init__(self, options: BudgetOptions, command: Command) -> None:
+        self._asked = options.budget
+        self._of_queue = command.option("queue") is not None
         self._held = ExitStack()
         self._words: dict[str, Any] = {}
         self._caps: dict[str, Cap] = {}
@@ -43,7 +45,7 @@ class Budgets(Extension):
         self._ledgers: dict[Path, Ledger] = {}
         self._meters: dict[Run, Meter] = {}
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+    def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         self._held = held
 
     def check(self, plans: Sequence[Plan]) -> None:
@@ -61,11 +63,11 @@ class Budgets(Extension):
             return self._asked
         return words_in(plan.terms.earlier) if plan.terms.earlier else None
 
-    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+    def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         if plan.name in self._words:
             cast(JSON, manifest.tuning)[TUNING] = self._words[plan.name]
 
-    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+    def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         for session in sessions:
             if cap := self._caps.get(session.plan.name):
                 price = next((run.price for run in session.runs), None) or session.plan.price
@@ -84,16 +86,16 @@ class Budgets(Extension):
         budget = Budget(cap, entries) if cap.each else self._shared.setdefault((cap, part), Budget(cap, entries))
         return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
 
-    def expected(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+    def forecast(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
         if plan.name in self._caps and plan.sampling.most_completion is None:
             yield (
                 f"{plan.name}: without --max-tokens the first replies, if they are longer than the {SAFE_COMPLETION} "
                 "tokens that are reserved for each, may together bill more than the budget: give --max-tokens"
             )
 
-    def trying(self, lane: Lane, trying: Trying) -> Trying:
+    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
         meter = self._meters.get(lane.runs[0])
-        return metered(lane.caller, meter, trying, partial(lane.findings.note, "budget")) if meter else trying
+        return metered(lane.caller, meter, attempt, partial(lane.findings.note, "budget")) if meter else attempt
 
 
 def cap_of(plan: Plan, words: Any) -> Cap | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from decimal import ROUND_DOWN, Decimal
+from typing import TYPE_CHECKING
 
-from harness.client.caller import Allowance
 from harness.errors import HarnessError
 from harness.extensions.budget import BudgetReached
-from harness.extensions.budget.meter import NOTHING, Meter
 
+if TYPE_CHECKING:
+    from harness.extensions.budget.meter import Meter
+
+NOTHING = Decimal(0)
 SMALLEST = Decimal("1e-9")
 
 
-class Loan:
+class MeterLoan:
     """What one borrower may take. The reservation is in the entries before the borrower has it, so the budget holds for
     all of them together."""
 
@@ -50,21 +53,3 @@ class Loan:
     def reached(self, error: HarnessError) -> HarnessError:
         """Return the error of a borrower as one about the whole budget."""
         return self._meter.budget.reached(error.amount) if isinstance(error, BudgetReached) else error
-
-
-def loan(allowance: Allowance) -> Loan | None:
-    """Return a loan of an allowance, None of one without a limit."""
-    return Loan(allowance) if isinstance(allowance, Meter) else None
-
-
-def lend(allowance: Allowance, amount: Decimal) -> None:
-    """Let requests take so much beyond what is taken and reserved now."""
-    if isinstance(allowance, Meter):
-        budget = allowance.budget
-        budget.cap = budget.cap._replace(amount=budget.entries.totals()[0] + amount)
-        budget.settle(NOTHING, NOTHING, "")  # who waits looks again
-
-
-def taken(allowance: Allowance) -> tuple[Decimal, Decimal]:
-    """Return what requests have taken, and what is reserved for those in flight."""
-    return (allowance.spent, allowance.budget.reserved) if isinstance(allowance, Meter) else (NOTHING, NOTHING)

@@ -26,6 +26,7 @@ from harness.client.transport import Received
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
 from harness.errors import HarnessError, TransportFault
 from harness.extensions.budget import TOKENS, BudgetReached, Cap
+from harness.extensions.budget.loans import MeterLoan
 from harness.model import Load, UnclearTokens
 from harness.ui.words import count
 
@@ -216,6 +217,16 @@ class Meter(Allowance):
     def end(self, label: str, reserved: Reserved | None) -> None:
         taken, day = self._taken.pop(label, NOTHING), reserved.day if reserved else ""
         self.budget.settle(self._own(reserved), taken, day, self.run)
+
+    def loan(self) -> MeterLoan:
+        return MeterLoan(self)
+
+    def limit(self, amount: Decimal) -> None:
+        self.budget.cap = self.budget.cap._replace(amount=self.budget.entries.totals()[0] + amount)
+        self.budget.settle(NOTHING, NOTHING, "")  # who waits looks again
+
+    def spent_and_reserved(self) -> tuple[Decimal, Decimal]:
+        return self.spent, self.budget.reserved
 
     def _own(self, reserved: Reserved | None) -> Decimal:
         """Return what was reserved in the unit of this budget."""

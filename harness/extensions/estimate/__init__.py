@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.feature import Feature
 from harness.option import option
+from harness.options.extension import Extension
+from harness.options.options import Session
+
+if TYPE_CHECKING:
+    from harness.extensions.estimate.first_users import FirstUsers
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,13 @@ class Estimate:
     yes: bool = option(False, "with --estimate: continue without asking", once=True)
 
 
-FEATURE = Feature(
-    "estimate",
-    options={Estimate: ("run",)},
-    extension="harness.extensions.estimate.first_users:FirstUsers",
-)
+class _Estimate(Extension[Estimate]):
+    name, options, commands = "estimate", Estimate, frozenset({"run"})
+
+    def hooks(self, options: Estimate, command: Session) -> FirstUsers:
+        from harness.extensions.estimate.first_users import FirstUsers
+
+        return FirstUsers(options)
+
+
+EXTENSION = _Estimate()

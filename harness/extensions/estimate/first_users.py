@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from harness.engine.extension import Extension, Say
+from harness.engine.hooks import Hooks, Say
 from harness.engine.session import PlayAlone, Session
 from harness.errors import BadInput, HarnessError
+from harness.extensions.estimate import Estimate as EstimateOptions
 from harness.extensions.estimate.estimates import Estimate, choose, estimate, in_short, lines
 from harness.ui.streams import can_ask, tell
 
@@ -21,13 +21,13 @@ class Estimated(HarnessError):
     exit_code = 5
 
 
-class FirstUsers(Extension):
-    def __init__(self, args: Any) -> None:
-        self._yes: bool = args.yes
-        if not args.estimate:
+class FirstUsers(Hooks):
+    def __init__(self, options: EstimateOptions) -> None:
+        self._yes = options.yes
+        if not options.estimate:
             raise BadInput("--yes is for --estimate")
 
-    def before(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+    def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
         """Play a few users of each run, print what the whole run will take, and return the sessions that continue.
 
         All other sessions are finished here: they have ended, or the user did not agree.

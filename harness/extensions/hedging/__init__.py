@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.feature import PLAYING, Feature
 from harness.model import JSON
 from harness.option import number, option
+from harness.options.extension import Extension
+from harness.options.options import Session
 from harness.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from harness.extensions.hedging.hedging import Hedging
 
 TUNING, HEDGED = "hedge", "hedged"
 """In a manifest's tuning: the multiple of the 99th percentile, and how many requests were sent a second time, which
@@ -34,8 +39,15 @@ def multiple_of(manifest: Manifest) -> float:
     return float(found) if isinstance(found, int | float) and 1 <= found <= MOST else 0.0
 
 
-class _Hedging(Feature):
-    def again(self, manifest: Manifest) -> bool:
+class _Hedging(Extension[Hedge]):
+    name, options = "hedging", Hedge
+
+    def hooks(self, options: Hedge, command: Session) -> Hedging:
+        from harness.extensions.hedging.hedging import Hedging
+
+        return Hedging(options)
+
+    def continues(self, manifest: Manifest) -> bool:
         return multiple_of(manifest) > 0
 
     def counts(self, manifest: Manifest) -> Mapping[str, int]:
@@ -48,9 +60,4 @@ class _Hedging(Feature):
             yield f"--hedge sent {count} slow requests a second time, so some of them may have been billed twice."
 
 
-FEATURE = _Hedging(
-    "hedging",
-    options={Hedge: PLAYING},
-    extension="harness.extensions.hedging.hedging:Hedging",
-    against_stragglers="--hedge 3 sends a second try",
-)
+EXTENSION = _Hedging()

@@ -9,11 +9,11 @@ from typing import Any, cast
 from harness.client.caller import Attempt, Caller, Notice, Trying
 from harness.client.health import FailedTries
 from harness.client.transport import Received
-from harness.engine.extension import Extension
+from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane, Send, User
 from harness.engine.replay import Asked
 from harness.errors import TransportFault
-from harness.extensions.hedging import FEATURE, HEDGED, TUNING, multiple_of
+from harness.extensions.hedging import EXTENSION, HEDGED, TUNING, Hedge, multiple_of
 from harness.model import JSON, Reply
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest
@@ -22,26 +22,26 @@ LEAST_SECONDS, LOOK_SECONDS = 1.0, 1.0
 """Seconds before which no second try is sent; those between two looks while too few replies say what is usual."""
 
 
-class Hedging(Extension):
-    def __init__(self, args: Any) -> None:
-        self._multiple: float | None = args.hedge
+class Hedging(Hooks):
+    def __init__(self, options: Hedge) -> None:
+        self._multiple = options.hedge
 
-    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+    def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         multiple = self._multiple
         if multiple is None:
             multiple = multiple_of(old) if old else 0.0
         if multiple:
             cast(JSON, manifest.tuning)[TUNING] = multiple
 
-    def trying(self, lane: Lane, trying: Trying) -> Trying:
-        return hedged(lane.caller, multiple_of(lane.runs[0].manifest), trying)
+    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
+        return hedged(lane.caller, multiple_of(lane.runs[0].manifest), attempt)
 
-    def sending(self, send: Send) -> Send:
+    def wrap_send(self, send: Send) -> Send:
         async def noted(user: User, asked: Asked, warn: Any) -> Reply:
             def warned(fault: TransportFault, number: int) -> None:
                 if fault.kind == HEDGED:
                     manifest = user.run.manifest
-                    cast(JSON, manifest.tuning)[HEDGED] = FEATURE.counts(manifest).get(HEDGED, 0) + 1
+                    cast(JSON, manifest.tuning)[HEDGED] = EXTENSION.counts(manifest).get(HEDGED, 0) + 1
                 warn(fault, number)
 
             return await send(user, asked, warned)

@@ -15,10 +15,14 @@ from there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from harness.feature import PLAYING, Feature
 from harness.option import option, whole
+from harness.options.extension import Extension
+from harness.options.options import Session
+
+if TYPE_CHECKING:
+    from harness.extensions.ray.engine import Workers
 
 LOCAL, RAY = "local", "ray"
 """Engines."""
@@ -48,8 +52,13 @@ def of_workers(args: Ray) -> list[str]:
     return [flag for flag, value in given.items() if value is not None]
 
 
-FEATURE = Feature(
-    "ray",
-    options={Ray: PLAYING},
-    extension="harness.extensions.ray.engine:Workers",
-)
+class _Ray(Extension[Ray]):
+    name, options = "ray", Ray
+
+    def hooks(self, options: Ray, command: Session) -> Workers:
+        from harness.extensions.ray.engine import Workers
+
+        return Workers(options, command)
+
+
+EXTENSION = _Ray()

@@ -25,7 +25,6 @@ from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.extensions.ray.lane import LaneOfParts, UserPart
 from harness.extensions.ray.messages import PartEnd, SentPart, TurnOrder, TurnReport
 from harness.extensions.ray.worker import LEASE_SECONDS
-from harness.feature import function
 
 TURN_SECONDS, FIRST_TURN_SECONDS = 1.0, 0.1
 """How long a worker plays between two reports; the first is short: the log gets the requests in flight."""
@@ -144,8 +143,7 @@ class Crew:
         """Have a worker play a part, until it has ended. Raise `WorkerGone`."""
         lane = part.lane
         seat.part, seat.last, seat.allowed = part, TurnReport(), 0
-        borrow = function("loan")
-        seat.loan = borrow(lane.caller.allowance) if borrow else None
+        seat.loan = lane.caller.allowance.loan()
         report = await self._answer(seat, part.sent(), self._order(seat, lane))
         while not report.ended and not lane.over:
             await self._take(seat, part, report)

@@ -17,40 +17,41 @@ from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
 from harness.engine.accounts import Opening, OpenLanes, open_lanes
-from harness.engine.extension import Extension, Say
+from harness.engine.hooks import Hooks, Say
 from harness.engine.lane import Lane
 from harness.errors import BadInput, to_install
-from harness.extensions.ray import LOCAL, RAY, of_workers
+from harness.extensions.ray import LOCAL, RAY, Ray, of_workers
 from harness.extensions.ray.crew import Crew
 from harness.extensions.ray.lane import LaneOfParts
 from harness.extensions.ray.messages import RESULTS, REUSED, TASKS, WorkerPlan
+from harness.options.options import Session
 from harness.options.plan import Plan
 from harness.store.files import RunFiles
 
 
-class Workers(Extension):
+class Workers(Hooks):
     """`address` is that of a cluster, None for one on this machine. `workers` is how many are wanted, None for one on
     each free CPU."""
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, options: Ray, command: Session) -> None:
         """Raise `BadInput` for options of another engine."""
-        if args.engine == LOCAL:
-            raise BadInput(f"{of_workers(args)[0]} is for --engine {RAY}")
-        if args.api_key and any(args.api_key in word for word in sys.argv):
+        if options.engine == LOCAL:
+            raise BadInput(f"{of_workers(options)[0]} is for --engine {RAY}")
+        if command.api_key and any(command.api_key in word for word in sys.argv):
             raise BadInput(
                 "--api-key is not for --engine ray: the cluster's list of jobs shows command lines. "
                 "Give --api-key-file, or a variable such as LLM_API_KEY"
             )
-        self.address: str | None = args.ray_address
-        self.workers: int | None = args.workers
-        reuse = getattr(args, "reuse", None)
-        self._reused = folder(reuse, args.results_dir) if reuse else None
+        self.address = options.ray_address
+        self.workers = options.workers
+        reuse = command.option("reuse")
+        self._reused = folder(reuse, command.results_dir) if reuse else None
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+    def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         if find_spec("ray") is None:
             raise BadInput(f"--engine ray needs the package ray: {to_install('behavior-harness[ray]')}")
 
-    def opening(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+    def wrap_open_lanes(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
         from harness.extensions.ray import cluster  # an extra package
 
         where = f"to the Ray cluster at {self.address}" if self.address else "Ray on this machine"

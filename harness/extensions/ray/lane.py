@@ -20,8 +20,8 @@ from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.extensions.ray.messages import LOGS, NUMBERS, PartEnd, SentPart, TurnReport
-from harness.feature import counts as feature_counts
 from harness.model import JSON, RunUsage, Snapshot, SubsetProgress
+from harness.options.extension import counts as extension_counts
 from harness.options.plan import Plan
 from harness.store.log import objects
 from harness.store.manifest import part_of
@@ -199,7 +199,7 @@ class LaneOfParts(Lane):
             for name in ("quirks", "quirks_used"):
                 provenance[name] = sorted({*provenance.get(name, ()), *ended.quirks})
         tuning = cast(JSON, run.manifest.tuning)
-        tuning |= feature_counts(run.manifest) + Counter(ended.counts)
+        tuning |= extension_counts(run.manifest) + Counter(ended.counts)
         run.diverged += ended.diverged
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 

@@ -63,7 +63,7 @@ class TurnOrder(NamedTuple):
 
 class PartEnd(NamedTuple):
     """How a part has ended: early by an `error`, or with every user done or failed. `diverged` users asked otherwise
-    than before; `counts` are those of features."""
+    than before; `counts` are those of extensions."""
 
     error: HarnessError | None = None
     quirks: Sequence[str] = ()

@@ -20,9 +20,9 @@ from typing import Any
 
 from harness.analysis.saved_runs import SavedRun
 from harness.client.transport import Received, Transport
-from harness.commands.parser import Interface, shape
+from harness.commands.parser import interface_of
 from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets
-from harness.engine.extension import Extension
+from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane
 from harness.engine.local import Signals
 from harness.engine.opening import open_sessions
@@ -42,9 +42,9 @@ from harness.extensions.ray.messages import (
     progress_counts,
     snapshot_counts,
 )
-from harness.feature import counts, extensions, function
 from harness.model import Snapshots
 from harness.options import trusted
+from harness.options.extension import counts, hooks_of
 from harness.options.plan import Plan, Terms, sampling_again
 from harness.store.files import RunFiles
 
@@ -110,7 +110,7 @@ class PermittedTransport:
         return await self._transport.send(body, user)
 
 
-class PartEngine(Extension):
+class PartEngine(Hooks):
     """The local engine of one part, in a folder of its own."""
 
     def __init__(self, player: Player, plan: WorkerPlan, part: SentPart, order: TurnOrder) -> None:
@@ -147,18 +147,18 @@ class PartEngine(Extension):
         self._write_files()
         plan, manifest = self._resumed_plan(), self._part.manifest
         reused = self._plan.reused and str(self._folder / REUSED / self._plan.reused)
-        options = Interface("resume", shape("resume")).made({"reuse": reused}, {})
-        switched_on = [*extensions(options, [manifest]), self]
-        for extension in switched_on:
-            extension.check([plan])
-        for extension in switched_on:
-            extension.begin([plan], self._held, print)
+        command = interface_of("resume").made({"reuse": reused}, {})
+        hooks = [*hooks_of(command, [manifest]), self]
+        for one in hooks:
+            one.check([plan])
+        for one in hooks:
+            one.prepare([plan], self._held, print)
         sessions: Sequence[Any]
-        sessions, _ = open_sessions([plan], self._held, lambda event: None, switched_on)
-        for extension in switched_on:
-            sessions = extension.before(sessions, lambda alone: None, print)
+        sessions, _ = open_sessions([plan], self._held, lambda event: None, hooks)
+        for one in hooks:
+            sessions = one.before_play(sessions, lambda alone: None, print)
         if sessions[0].unfinished:
-            play(sessions, switched_on, print, lambda: nullcontext(_unseen), False, self._begin)
+            play(sessions, hooks, print, lambda: nullcontext(_unseen), False, self._begin)
 
     def _begin(self, playing: Any) -> None:
         self._task = self._player.loop.create_task(playing(Signals()))
@@ -190,13 +190,13 @@ class PartEngine(Extension):
         admit_sockets(*sockets([plan]))  # for all of the account's requests, which may become this worker's
         return replace(plan, tuning=self._order.tuning)
 
-    def joining(self, lane: Lane) -> None:
+    def lane_task(self, lane: Lane) -> None:
         self._lane, caller = lane, lane.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
         last = self._part.last
         progress = last.subsets[0] if last else lane.runs[0].progress()
         self._counted = progress_counts(progress, last.failures if last else ())
-        self._feature_counts = counts(lane.runs[0].manifest)
+        self._extension_counts = counts(lane.runs[0].manifest)
         self._obey(lane, self._order)
 
     def _obey(self, lane: Lane, order: TurnOrder) -> None:
@@ -210,7 +210,7 @@ class PartEngine(Extension):
         if (tuning.rpm, tuning.tpm) != (before.rpm, before.tpm):
             slots.rates = rates_of(tuning)
         if order.loan is not None:
-            function("lend")(lane.caller.allowance, order.loan)
+            lane.caller.allowance.limit(order.loan)
         if order.grace is not None:
             lane.stop(RunStopped(STOPPED), order.grace)
         self._order = order
@@ -230,7 +230,7 @@ class PartEngine(Extension):
         self._counted = counted
         replies = new["replies", ""]
         if self._order.loan is not None:
-            taken, reserved = function("taken")(caller.allowance)
+            taken, reserved = caller.allowance.spent_and_reserved()
             report = report._replace(taken=taken, reserved=reserved)
         return report._replace(
             counts=new,
@@ -262,7 +262,7 @@ class PartEngine(Extension):
         if (lane := self._lane) is None:
             return PartEnd(error)
         [run] = lane.runs
-        new_counts = counts(run.manifest) - self._feature_counts
+        new_counts = counts(run.manifest) - self._extension_counts
         quirks = run.manifest.provenance["quirks"]
         return PartEnd(error or lane.ending, quirks, run.diverged, run.warnings, new_counts)
 

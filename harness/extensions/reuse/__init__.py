@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.feature import PLAYING, Feature
 from harness.option import RUNS, option
+from harness.options.extension import Extension
+from harness.options.options import Session
 from harness.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from harness.extensions.reuse.reuse import Reusing
 
 
 @dataclass(frozen=True)
@@ -23,14 +28,17 @@ class Reuse:
     )
 
 
-class _Reuse(Feature):
+class _Reuse(Extension[Reuse]):
+    name, options = "reuse", Reuse
+
+    def hooks(self, options: Reuse, command: Session) -> Reusing:
+        from harness.extensions.reuse.reuse import Reusing
+
+        return Reusing(options, command)
+
     def notes(self, manifest: Manifest) -> Iterator[str]:
         for name, count in manifest.provenance.get("reused", {}).items():
             yield f"{count} replies were not requested: the run {name} had saved them for the same requests (--reuse)."
 
 
-FEATURE = _Reuse(
-    "reuse",
-    options={Reuse: PLAYING},
-    extension="harness.extensions.reuse.reuse:Reuse",
-)
+EXTENSION = _Reuse()

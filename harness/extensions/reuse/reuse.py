@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from harness.analysis import selection
 from harness.client.quirks import QUIRKS, unwanted
-from harness.engine.extension import Extension, Say
+from harness.engine.hooks import Hooks, Say
 from harness.engine.lane import Settle, User
 from harness.engine.replay import Asked
 from harness.errors import BadInput
+from harness.extensions.reuse import Reuse
 from harness.extensions.reuse.saved_replies import SavedReplies
 from harness.model import JSON, Completion
+from harness.options.options import Session
 from harness.options.plan import Plan
 from harness.store.manifest import Identity, Manifest, differences, load
 from harness.store.run import RunFiles, value_text
 
 
-class Reuse(Extension):
-    def __init__(self, args: Any) -> None:
-        self._folder = selection.folder(args.reuse, args.results_dir)
-        self._estimating = bool(getattr(args, "estimate", False))
+class Reusing(Hooks):
+    def __init__(self, options: Reuse, command: Session) -> None:
+        assert options.reuse is not None  # it is on
+        self._folder = selection.folder(options.reuse, command.results_dir)
+        self._estimating = command.option("estimate", False)
         self._replies: dict[Path, SavedReplies] = {}
         """By the path of the manifest of the run that uses them."""
         self.resume_words = ["--reuse", str(self._folder)]
@@ -32,18 +34,18 @@ class Reuse(Extension):
         if self._estimating:
             raise BadInput("--estimate is for requests that are paid for: not with --reuse")
 
-    def begin(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+    def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
         for plan in plans:
             for subset in plan.tasks:
                 replies = saved_replies(self._folder, plan, subset)
                 held.callback(replies.close)
                 self._replies[RunFiles(plan.folder, subset).manifest] = replies
 
-    def opened(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+    def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         quirks = self._replies[RunFiles(plan.folder, manifest.subset).manifest].quirks
         manifest.provenance["quirks_used"] = sorted({*manifest.provenance["quirks_used"], *quirks})
 
-    def settling(self, settle: Settle) -> Settle:
+    def wrap_settle(self, settle: Settle) -> Settle:
         async def reused(user: User, asked: Asked) -> Completion:
             if (reply := self._replies[user.run.store.files.manifest].reply(asked.digest, asked.nth)) is None:
                 return await settle(user, asked)

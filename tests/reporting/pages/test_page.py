@@ -26,13 +26,13 @@ from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.engine.files import Reported
 from harness.errors import MachineError
 from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
 from harness.reporting import pages
 from harness.reporting.cards import ReportCards
 from harness.reporting.overview import page
 from harness.reporting.pages import PageOptions, write_all, write_page
+from harness.reporting.reported import Reported
 from harness.scoring.intervals import interval, moments
 from harness.store import log
 from harness.store.disk import DISK, Disk

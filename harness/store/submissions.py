@@ -26,6 +26,8 @@ RequestKey = tuple[str, int, str, int]
 
 DEFERRED = Rate(deferred=True)
 NAME = "batches"
+INSTEAD_OF_BATCHES = f"--no-batch --allow {NAME}"
+"""How a run goes on without the replies of its batches, and pays for these requests again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,14 @@ class Wave:
     def of(cls, number: int, batches: Sequence[Submission]) -> Wave:
         requests, completed = sum([len(one.places) for one in batches]), sum([one.completed for one in batches])
         return cls(number, len(batches), requests, completed)
+
+    @classmethod
+    def of_run(cls, files: RunFiles, *, ended: bool) -> Wave | None:
+        """Return how far a run was when its process last looked; None for one without batches."""
+        if not (known := submissions(files.batches)):
+            return None
+        left = [] if ended else [one for one in known if one.ended is None]
+        return cls.of(max(one.wave for one in known), left)
 
 
 @dataclass(slots=True)
@@ -105,7 +115,12 @@ def submissions(path: Path) -> list[Submission]:
 
 def outstanding(files: RunFiles) -> list[Submission]:
     """Return the batches of a run that the provider may still have."""
-    return [one for one in submissions(files.log(NAME)) if one.ended is None]
+    return [one for one in submissions(files.batches) if one.ended is None]
+
+
+def pending(files: RunFiles) -> list[Pending]:
+    """Return the requests of a run that a provider may still answer, and bill."""
+    return [one.pending for one in outstanding(files)]
 
 
 def _apply(line: _Line, found: dict[str, Submission]) -> None:

@@ -14,6 +14,8 @@ import anyio
 import anyio.lowlevel
 import orjson
 import pytest
+from harness.extensions.replicas import replicas as module
+from harness.extensions.replicas.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 
 from harness.client.address import Address
 from harness.client.caller import Caller
@@ -24,8 +26,6 @@ from harness.client.limiter import Limiter, Slots
 from harness.client.replies import Denied
 from harness.client.transport import Received
 from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault
-from harness.extensions.replicas import replicas as module
-from harness.extensions.replicas.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 from harness.model import Completion
 from tests.support import virtual
 

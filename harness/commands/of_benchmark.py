@@ -7,17 +7,23 @@ in the data are printed with the blocks.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from dataclasses import dataclass
 
+from harness.benchmarks import registry
+from harness.options import options
 from harness.reporting.text import rendered
 from harness.ui.console import console
 from harness.ui.streams import show, show_json
 
 
-def execute(args: Any) -> int:
-    declares = type(args).__bases__[-1]  # the module's own options, after those that features add
-    data, blocks = import_module(declares.__module__).execute(args)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Options(options.AsJson):
+    """`parts` has the benchmark's own options, by the name of the command."""
+
+
+def execute(args: Options) -> int:
+    [(name, own)] = args.parts.items()
+    data, blocks = registry.command_module(name).execute(own)
     if args.json:
         show_json(data)
     else:

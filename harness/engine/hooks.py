@@ -1,0 +1,97 @@
+"""The places in a run at which an extension takes part. Composed once, of the extensions that are switched on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from harness.cost import Rate
+from harness.model import Load, Snapshots
+from harness.options.plan import Plan
+from harness.store.manifest import Manifest
+
+if TYPE_CHECKING:  # these call hooks, which nothing here does: a circle of types alone
+    from harness.client.caller import Trying
+    from harness.engine.accounts import OpenLanes
+    from harness.engine.events import Event
+    from harness.engine.lane import Lane, Send, Settle
+    from harness.engine.session import PlayAlone, Session
+
+Observe = Callable[[Snapshots], None]
+Say = Callable[[str], None]
+"""Prints a line."""
+
+
+class LaneTask(Protocol):
+    """Work next to the users of a lane."""
+
+    async def serve(self) -> None:
+        """Work until it is cancelled, once the last user has ended."""
+        ...
+
+    def flushed(self) -> None:
+        """Note that every reply is saved, after the last user has ended."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """Return what the display shows instead of requests in flight, where all users advance together."""
+        ...
+
+
+class Hooks:
+    """An extension's part in the runs of one command. Each member adds nothing by default.
+
+    A `wrap_...` returns the function that it is given, or one that does something before, after or instead of it.
+    """
+
+    resume_words: Sequence[str] = ()
+    """Options with which `resume` goes on in the same way."""
+
+    def check(self, plans: Sequence[Plan]) -> None:
+        """Raise `BadInput` for plans that cannot be played. Called before `prepare`, and where nothing will be sent."""
+
+    def prepare(self, plans: Sequence[Plan], held: ExitStack, say: Say) -> None:
+        """Prepare for plans before any file of theirs is opened, for as long as `held`. Raise `HarnessError` for what
+        cannot work."""
+
+    def adjust_price(self, plan: Plan, rate: Rate) -> Rate:
+        """Return the price that a plan's requests have."""
+        return rate
+
+    def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
+        """Note in the manifest of a run what this session adds; `old` is that of the session before."""
+
+    def forecast(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+        """Yield what to know of a plan before its first request; `longest` returns the most steps that a user has."""
+        return ()
+
+    def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
+        """Act once the runs of all plans are open, before any user is played; return the sessions that are still to be
+        played. Raise `BadInput` for what cannot go on so."""
+        return sessions
+
+    def wrap_open_lanes(self, open_lanes: OpenLanes, held: ExitStack, say: Say) -> OpenLanes:
+        """Wrap how lanes are opened. Called in the main thread before the event loop starts, which ends before
+        `held`."""
+        return open_lanes
+
+    def lane_task(self, lane: Lane) -> LaneTask | None:
+        """Return what works next to the users of a lane. Called before the first user starts."""
+        return None
+
+    def wrap_settle(self, settle: Settle) -> Settle:
+        """Wrap how a new request gets its saved reply."""
+        return settle
+
+    def wrap_send(self, send: Send) -> Send:
+        """Wrap how a request is sent until it is answered."""
+        return send
+
+    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
+        """Wrap each try of the requests of a lane."""
+        return attempt
+
+    def on_event(self, event: Event) -> None:
+        """Hear what happens to the runs (`harness.engine.events`)."""

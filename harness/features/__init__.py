@@ -1,1 +1,0 @@
-"""Capabilities that not every run needs, a folder each; `harness.feature` has the list."""
