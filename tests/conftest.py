@@ -133,7 +133,8 @@ def as_a_program() -> Iterator[None]:
 @pytest.fixture
 def workbooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a workbook of the same tables once in a test: `stats` makes 21, and some tests call it a hundred times."""
-    xlsx = pytest.importorskip("harness.reporting.xlsx")
+    from harness.reporting import xlsx
+
     known: dict[str, bytes] = {}
     make = xlsx.workbook
 

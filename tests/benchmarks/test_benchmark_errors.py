@@ -366,7 +366,6 @@ def test_failing_hook_of_a_page_names_the_benchmark(
     folder: Folder, capsys: pytest.CaptureFixture[str], code: str
 ) -> None:
     """`report` ends with the code of an error of the benchmark, not as a defect of the harness."""
-    pytest.importorskip("harness.features.pages")
     folder.write(("    def parse(", f"{having('cards', 'Cards', code)}    def parse("))
     with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0

@@ -47,7 +47,7 @@ def test_a_value_on_the_edge_of_two_bins_is_in_the_upper_one(
     harness = Commands(tmp_path / "results", capsys)
     words = ("--model", "baseline/tenths", "--tasks-dir", tmp_path, "--no-html")
     harness("run", tmp_path / "changes.py", *words)
-    assert harness.reporting("tenths", "shop")["distribution"] == {"change": [*[1] * 19, 2]}
+    assert harness.report("tenths", "shop")["distribution"] == {"change": [*[1] * 19, 2]}
 
 
 def test_a_share_below_0_reads_the_same_in_every_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

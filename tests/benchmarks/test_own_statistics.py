@@ -72,7 +72,7 @@ def harness(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 def test_every_user_counts_where_a_figure_of_one_user_is_undefined(harness: Commands) -> None:
     """A ratio whose denominator is 0 for half of the users, and a correlation, in the report, `compare` and `stats`."""
-    report = harness.reporting("guess", "shop")["metrics"]
+    report = harness.report("guess", "shop")["metrics"]
     table = harness.json("stats", "--json")
     entries = harness.json("compare", "guess", "three", "--json")["pairs"][0]["figures"]
     for entry in entries:

@@ -57,9 +57,9 @@ def test_undefined_values_are_left_out_of_means_too(harness: Commands, tasks: Pa
     changed(file, "    scoring = Hits()\n", "")
     changed(file, "scored.totals[1]:.0f} visits", "scored.users} visits")
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks)
-    data = harness.reporting("everywhere", "north")
+    data = harness.report("everywhere", "north")
     assert data["metrics"]["Hit rate"]["users"] == 9 and data["metrics"]["Detour"]["users"] == 9
-    assert harness.reporting("everywhere", "south")["metrics"]["Detour"] == {"value": None, "ci95": None, "users": 0}
+    assert harness.report("everywhere", "south")["metrics"]["Detour"] == {"value": None, "ci95": None, "users": 0}
     harness("verify")
     harness("stats")
     harness("report")
@@ -92,7 +92,7 @@ def test_every_command_reads_the_run(done: Commands, tasks: Path, file: Path, tm
 
 def test_invalid_answers_are_counted_by_kind(harness: Commands, tasks: Path, file: Path) -> None:
     harness("run", file, "--model", "baseline/refuses", "--tasks-dir", tasks, "--subset", "north")
-    data = harness.reporting("refuses", "north")
+    data = harness.report("refuses", "north")
     assert data["diagnostics"]["invalid"] == {"no_json": 12}
     assert data["metrics"]["Detour"]["value"] is None and data["metrics"]["Hit rate"]["value"] == 0.0
     assert data["usage"]["requests"] == 36
@@ -373,7 +373,7 @@ def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
 ) -> None:
     harness("run", file, *EVERYWHERE, "--tasks-dir", tasks, *with_files(shots))
     before = harness.text("everywhere", "inference_results_north.jsonl")
-    report = harness.reporting("everywhere", "north")
+    report = harness.report("everywhere", "north")
     if not is_there:
         for path in shots:
             path.unlink()
@@ -381,7 +381,7 @@ def test_a_run_with_files_of_settings_is_scored_again_from_its_own_copies(
         harness(*words)
         assert "note" not in harness.out and not harness.err
     assert harness.text("everywhere", "inference_results_north.jsonl") == before
-    again = harness.reporting("everywhere", "north")
+    again = harness.report("everywhere", "north")
     assert again["metrics"] == report["metrics"] and again["prompt"] == report["prompt"] == "g.txt"
     (harness.results / "everywhere" / "more_g.txt").write_text("mo")
     assert "more_g.txt is not what the run was given" in refused_all(harness, "reeval")
@@ -691,12 +691,11 @@ def test_what_fails_later_names_the_benchmark_and_loses_nothing(
     assert words in harness.out + harness.err and "benchmark visits" in harness.out + harness.err
     shutil.copy(VISITS, file)
     harness("resume", "--benchmark", file, "--allow", "files.benchmark_visits.py")
-    assert harness.reporting("everywhere", "north")["coverage"]["complete"]
+    assert harness.report("everywhere", "north")["coverage"]["complete"]
 
 
 @pytest.mark.parametrize("what", ["raise ValueError('no card')", "yield 'a card'", "yield Quote('a', 5)"])
 def test_a_card_that_fails_costs_the_page_alone(harness: Commands, tasks: Path, file: Path, what: str) -> None:
-    pytest.importorskip("harness.features.pages")
     changed(file, "for reply in replies:", f"{what}\n        for reply in replies:")
     harness("run", file, "--model", "baseline/everywhere", "--tasks-dir", tasks)
     assert "the page could not be made: benchmark visits, user 0, card: " in harness.err

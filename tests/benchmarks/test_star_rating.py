@@ -81,7 +81,6 @@ def test_the_example_is_short_and_imports_nothing_but_the_public_names() -> None
 
 
 def test_a_run_has_its_units_its_copy_of_the_file_and_a_page(floor: Commands) -> None:
-    pytest.importorskip("harness.features.pages")
     assert DONE in floor.out
     folder = floor.results / "four-stars"
     assert (folder / "benchmark_star_rating.py").read_bytes() == STARS.read_bytes()
@@ -268,7 +267,6 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
 
 def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
     """Own statistics may be made of any values, on pages too."""
-    pytest.importorskip("harness.features.pages")
     harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--tasks-dir", TASKS)
     assert not harness.err
     assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text("four-stars", "eval_report_yelp.html")
@@ -320,7 +318,7 @@ def test_an_incomplete_run_says_so_everywhere_with_bounds(harness: Commands) -> 
     with serving(reply) as server:
         words = ("--model", "m", "--tasks-dir", TASKS, "--api-url", server.url)
         harness("run", STARS, *words, code=1)
-    data = harness.reporting("m", "yelp")
+    data = harness.report("m", "yelp")
     covered = data["coverage"]
     assert not covered["complete"] and covered["failed_users"] == 2 == 20 - covered["scored_users"]
     value, users = data["metrics"]["MAE"]["value"], covered["scored_users"]

@@ -574,7 +574,6 @@ def theirs(folder: Path, tasks: Path) -> Path:
 @pytest.mark.parametrize(("name", "code"), [("*", 2), ("whol[e]", 2), ("w????", 2), ("whole", 1)])
 def test_name_is_no_pattern(name: str, code: int, tasks: Path, tmp_path: Path) -> None:
     """`reeval --name '*'` is about the run of that very name: others are not scored again."""
-    pytest.importorskip("harness.features.imports")
     path = theirs(tmp_path / "whole", tasks)
     before = path.read_bytes()
     assert main(["reeval", "--name", name, "--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]) == code
@@ -659,7 +658,7 @@ def test_run_of_an_older_version_under_a_reserved_name_can_still_be_looked_at(re
 
 @pytest.mark.parametrize("command", ["report", "stats"])
 def test_what_a_results_folder_gets_of_its_own_is_reserved(command: str, results: Path) -> None:
-    """Each new entry at the top of the folder, of `harness stats` and harness.features.pages, is one that no run can be
+    """Each new entry at the top of the folder, of `stats` and `report`, is one that no run can be
     named."""
     before = set(results.iterdir())
     more = ["--excel"] if command == "stats" else []
@@ -854,7 +853,8 @@ def test_page_that_no_memory_is_left_for_changes_no_run(
     lacking: Callable[..., None], tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
 ) -> None:
     """A run's page is made last, and is reported as any that cannot be made."""
-    pages = pytest.importorskip("harness.reporting.pages")
+    from harness.reporting import pages
+
     monkeypatch.setattr(pages, "write_page", lacking)
     assert run(tasks, tmp_path, "--name", "whole") == 0
     [told] = capsys.readouterr().err.splitlines()

@@ -247,7 +247,6 @@ def failing_for(name: str) -> Callable[[dict[str, Any]], tuple[int, bytes]]:
 @pytest.mark.parametrize(("words", "pages"), [(["--no-html"], 0), ([], 1)])
 def test_resume_writes_a_page_where_the_run_did(words: list[str], pages: int, tasks: Path, tmp_path: Path) -> None:
     """`--no-html` of the first command holds for the run."""
-    pytest.importorskip("harness.features.pages")
     with serving(lambda body: (503, b"{}")) as server:
         where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path), "--platform", "weibo"]
         once = ["--model", "m", "--api-url", server.url, "--limit", "3", "--max-outage", "1"]
@@ -379,7 +378,6 @@ def test_reparse_plays_from_saved_responses_and_keeps_users_that_diverge(
 
 def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks: Path, tmp_path: Path) -> None:
     """Bare NaN is read, metrics are measured again, both kinds of `Error:` are distinguished."""
-    pytest.importorskip("harness.features.imports")
     made = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[:3]]
     reasons = ["fine", "Error: Connection error.", "Error: No JSON object found in response"]
     lines = []
@@ -583,7 +581,6 @@ def test_own_records_without_their_manifest_are_not_taken_for_the_authors(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A lost manifest never turns our prompt into the authors' in a report."""
-    pytest.importorskip("harness.features.imports")
     out = tmp_path / "out"
     run(tasks, out)
     (out / "recency/run_weibo.json").unlink()
@@ -596,7 +593,6 @@ def test_results_that_no_benchmark_can_read_without_their_manifest_are_told(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], subset: str
 ) -> None:
     """In one sentence, by the commands that take results without one."""
-    pytest.importorskip("harness.features.imports")
     out = tmp_path / "out"
     run(tasks, out)
     (out / "recency/run_weibo.json").unlink()

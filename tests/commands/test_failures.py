@@ -92,7 +92,7 @@ def played(harness: Commands, endpoint: Endpoint, *words: object, code: int) -> 
 
 
 def coverage(harness: Commands) -> Any:
-    return harness.reporting("r", "weibo")["coverage"]
+    return harness.report("r", "weibo")["coverage"]
 
 
 def failures(harness: Commands) -> list[tuple[str, int]]:

@@ -60,4 +60,4 @@ def test_prompts_that_always_time_out_become_failed_users_with_their_tries_over_
     assert set(endpoint.tries.values()) == {RETRIES + 1}
     failures = [orjson.loads(line) for line in harness.text("r", "failures_weibo.jsonl").splitlines()]
     assert [(one["kind"], one["tries"]) for one in failures] == [("persistent_error", RETRIES + 1)] * POISONED
-    assert harness.reporting("r", "weibo")["coverage"]["failed_users"] == POISONED
+    assert harness.report("r", "weibo")["coverage"]["failed_users"] == POISONED

@@ -250,7 +250,6 @@ def test_bare_resume_plays_every_unfinished_run_at_once_each_at_its_own_endpoint
 
 def test_replicas_share_a_run(tmp_path: Path) -> None:
     """Several addresses of one provider serve one run; each response says which of them answered."""
-    pytest.importorskip("harness.extensions.replicas")
     from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"
@@ -421,7 +420,6 @@ def test_unknown_habit_is_told_with_file_and_field(tmp_path: Path, capsys: pytes
 
 def test_server_that_two_providers_have_in_common_gets_one_limit(tmp_path: Path) -> None:
     """Replicas [n1, n2] of one and n1 of the other are one account, so that n1 does not get both limits."""
-    pytest.importorskip("harness.extensions.replicas")
     from tests.support.endpoint_double.app import Options
 
     results = tmp_path / "results"

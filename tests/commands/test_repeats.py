@@ -267,7 +267,6 @@ def test_status_counts_users_and_their_repeats(tasks: Path, tmp_path: Path, caps
 
 def test_scoring_again_keeps_every_repeat(finished: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     """`reeval`, with and without parsing again, gives the same bytes; the page shows repeats by name."""
-    pytest.importorskip("harness.features.pages")
     shutil.copytree(finished[0] / "m", tmp_path / "m")
     for words in ([], ["--reparse"]):
         assert command(tmp_path, "reeval", *words) == 0

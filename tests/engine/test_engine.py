@@ -36,7 +36,6 @@ from harness.errors import (
     RunStopped,
     TransportFault,
 )
-from harness.feature import features
 from harness.model import (
     JSON,
     AtRisk,
@@ -998,7 +997,7 @@ async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_pat
     text = last.warnings[0].text
     assert "用户5 300 s" in text and "http://用户5/v1" in text
     [advice] = [warned.text for warned in last.warnings if "--timeout" in warned.text]
-    assert "--stream on" in advice and all(feature.against_stragglers in advice for feature in features())
+    assert "--stream on" in advice and "--hedge 3" in advice
     assert last.at_most and last.eta is not None and 299.0 < last.eta < 310.0
     run = together.runs["hangs"]
     events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]

@@ -25,11 +25,9 @@ from harness import (
 )
 from harness.extensions.budget import Budget
 from harness.extensions.hedging import Hedge
-from harness.features.pages import Pages
 from harness.model import Snapshots
 
 RESULTS = Path("results")
-QUIET = [Pages(html=False)]
 seen: list[int] = []
 
 
@@ -50,17 +48,18 @@ def blocking() -> list[LoadedRun]:
         extra_body={"top_k": 20},
         extra_header={"X-Team": "blue"},
         settings={"persona": False},
-        features=[*QUIET, Budget("2Mtok"), Hedge(3.0)],
+        html=False,
+        extensions=[Budget("2Mtok"), Hedge(3.0)],
         results_dir=RESULTS,
         progress=note,
     )
     resumed: list[LoadedRun] = resume(name="recency", results_dir=RESULTS, max_retries=2)
-    again: list[LoadedRun] = reeval(results_dir=RESULTS, reparse=True, features=QUIET)
+    again: list[LoadedRun] = reeval(results_dir=RESULTS, reparse=True, html=False)
     return [*made, *resumed, *again]
 
 
 async def awaited() -> list[LoadedRun]:
-    made: list[LoadedRun] = await arun(model="baseline/random", subset="weibo", demo=True, limit=2, features=QUIET)
+    made: list[LoadedRun] = await arun(model="baseline/random", subset="weibo", demo=True, limit=2, html=False)
     return [*made, *await aresume(results_dir=RESULTS)]
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,33 +40,20 @@ from tests.support import ROOT
 from tests.support.scripted import baseline, completion, serving
 
 EVERY = Path(__file__).with_name("every_function.py")
-OF_FEATURES = {
-    name: f"harness.features.{folder}"
-    for name, folder in {
-        "compare": "compare",
-        "leaderboard": "leaderboard",
-        "export": "exports",
-        "verify": "verify",
-    }.items()
-}
 THREE: dict[str, Any] = {"subset": "weibo", "demo": True, "limit": 3, "concurrency": 1}
 WORDS = ["--subset", "weibo", "--demo", "--limit", "3", "--concurrency", "1"]
-
-
-def offered(name: str) -> Any:
-    return getattr(harness, name) if name not in OF_FEATURES or find_spec(OF_FEATURES[name]) else None
 
 
 # Signatures
 
 
-@pytest.mark.parametrize("name", ["run", "arun", "resume", "aresume", "reeval", *OF_FEATURES])
+@pytest.mark.parametrize(
+    "name", ["run", "arun", "resume", "aresume", "reeval", "compare", "leaderboard", "export", "verify"]
+)
 def test_signature_has_a_type_for_each_argument(name: str) -> None:
     """No `**` and no `Any`: an editor completes and checks a call."""
-    if (function := offered(name)) is None:
-        pytest.skip("the feature is not there")
-    found = inspect.signature(function)
-    assert inspect.getdoc(function) and "Any" not in str(found.return_annotation)
+    found = inspect.signature(getattr(harness, name))
+    assert inspect.getdoc(getattr(harness, name)) and "Any" not in str(found.return_annotation)
     for one in found.parameters.values():
         assert one.kind is not one.VAR_KEYWORD and one.annotation is not one.empty and "Any" not in one.annotation, one
 
@@ -75,15 +61,15 @@ def test_signature_has_a_type_for_each_argument(name: str) -> None:
 @pytest.mark.parametrize(
     ("function", "cls", "beside"),
     [
-        (run, options.RunOptions, {"settings", "features", "progress", "settings_file"}),
-        (resume, options.ResumeOptions, {"features", "progress", "settings_file"}),
-        (reeval, reeval_command.Options, {"features", "settings_file"}),
+        (run, options.RunOptions, {"settings", "extensions", "progress"}),
+        (resume, options.ResumeOptions, {"extensions", "progress"}),
+        (reeval, reeval_command.Options, {"extensions"}),
     ],
 )
 def test_every_option_of_the_core_is_a_keyword(function: Any, cls: type, beside: set[str]) -> None:
-    """None means that it is not given."""
+    """None means that it is not given. What plays nothing is left to the command."""
     parameters = dict(inspect.signature(function).parameters)
-    assert {keyword(one) for one in options_of(cls)} == parameters.keys() - beside
+    assert {keyword(one) for one in options_of(cls) if one.rivals != "instead"} == parameters.keys() - beside
     given = {name: one.default for name, one in parameters.items() if name not in (*beside, "benchmark")}
     assert set(given.values()) == {None}
 
@@ -241,7 +227,7 @@ def test_budget_that_is_reached_is_an_error_with_the_runs_so_far(tmp_path: Path)
     long = completion('{"choice": 1}').replace(b'"prompt_tokens":10', b'"prompt_tokens":3000')
     with serving(lambda _: (200, long)) as server:
         keywords: dict[str, Any] = {"model": "m", "api_url": server.url, "results_dir": tmp_path, "parse_retries": 0}
-        reached = failed(**keywords, max_tokens=5, features=[budget.Budget("4ktok")])
+        reached = failed(**keywords, max_tokens=5, extensions=[budget.Budget("4ktok")])
     assert type(reached) is budget.BudgetReached is harness.BudgetReached and reached.exit_code == 5
     assert [made.complete for made in reached.runs] == [False]
 

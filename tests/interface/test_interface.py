@@ -9,8 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,11 @@ from harness.model import Snapshots
 from harness.store.disk import Disk
 from tests.support import ROOT
 
-PAGES = [import_module("harness.features.pages").Pages(html=False)] if find_spec("harness.features.pages") else []
-
 
 def small(results: Path, **options: Any) -> list[LoadedRun]:
     """Run a baseline on a few synthetic users."""
     made: dict[str, Any] = {"model": "baseline/recency", "subset": "weibo", "demo": True, "limit": 3}
-    return run(results_dir=results, **{**made, "features": PAGES, **options})
+    return run(results_dir=results, **{**made, "html": False, **options})
 
 
 def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
@@ -43,13 +39,12 @@ def test_run_returns_its_run_each_time(tmp_path: Path) -> None:
 
 def test_demo_without_a_model_returns_its_run(tmp_path: Path) -> None:
     """That of the baseline which the benchmark names."""
-    [made] = run(demo=True, subset="weibo", limit=1, results_dir=tmp_path, features=PAGES)
+    [made] = run(demo=True, subset="weibo", limit=1, results_dir=tmp_path, html=False)
     assert made.complete
 
 
 def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
     """Of the same model, from before or from another thread meanwhile: figures of two runs are never mixed."""
-    parts = pytest.importorskip("harness.extensions.parts")
     small(tmp_path, name="earlier")
 
     def meanwhile(snapshots: Snapshots) -> None:
@@ -60,8 +55,8 @@ def test_run_returns_no_run_of_another_name(tmp_path: Path) -> None:
         return await asyncio.to_thread(small, tmp_path, progress=meanwhile)
 
     assert [made.name for made in asyncio.run(main())] == ["recency"]
-    assert [made.name for made in small(tmp_path, name="x", features=[*PAGES, parts.Parts("1/2")])] == ["x.part1of2"]
-    assert [made.name for made in small(tmp_path, name="x", features=[*PAGES, parts.Parts("1/2")])] == ["x.part1of2"]
+    assert [made.name for made in small(tmp_path, name="x", html=False, part="1/2")] == ["x.part1of2"]
+    assert [made.name for made in small(tmp_path, name="x", html=False, part="1/2")] == ["x.part1of2"]
 
 
 def test_progress_gets_frozen_snapshots_to_the_end(tmp_path: Path) -> None:
@@ -80,7 +75,7 @@ def test_functions_work_where_a_loop_runs(tmp_path: Path) -> None:
 
     assert [made.name for made in asyncio.run(cell())] == ["frequency"]
     assert resume(results_dir=tmp_path) == []
-    assert len(reeval(results_dir=tmp_path, features=PAGES)) == 2
+    assert len(reeval(results_dir=tmp_path, html=False)) == 2
 
 
 def test_folder_of_several_subsets_needs_the_name_of_one(tmp_path: Path) -> None:
@@ -126,7 +121,6 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its code cells, in one namespace and within a running loop, as a kernel executes them."""
-    pytest.importorskip("harness.features.plays")  # rows of users
     monkeypatch.chdir(tmp_path)
     cells = orjson.loads((ROOT / "examples" / "notebook.ipynb").read_bytes())["cells"]
     names: dict[str, object] = {}
@@ -185,7 +179,7 @@ def test_runs_of_one_loop_begin_a_results_folder_together(
     options: Kwargs = {"model": "baseline/recency", "subset": "weibo", "demo": True, "limit": 3}
 
     async def together() -> None:
-        await asyncio.gather(*[arun(**{**options, **run}, results_dir=tmp_path, features=PAGES) for run in runs])
+        await asyncio.gather(*[arun(**{**options, **run}, results_dir=tmp_path, html=False) for run in runs])
 
     asyncio.run(together())
     check_runs(tmp_path)

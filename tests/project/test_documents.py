@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.feature import SHIPPED
+from harness.options.extension import SHIPPED
 from tests.support import ROOT
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,17 +36,16 @@ def test_page_has_no_placeholder_and_no_dead_link_within_the_project(page: Path)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_feature_has_a_page_of_its_own(name: str) -> None:
+def test_extension_has_a_page_of_its_own(name: str) -> None:
     """Its contract, which the design points to."""
-    if (ROOT / "harness/features" / name).exists():
-        assert (ROOT / "docs/features" / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
+    assert (ROOT / "docs/features" / f"{name}.md").read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("page", TROUBLES, ids=lambda page: page.parent.name)
 def test_messages_that_troubleshooting_explains_are_still_printed(page: Path) -> None:
     """A reader searches for the words on the screen, so a message that changes must change there, too."""
     for name in SHIPPED:
-        pytest.importorskip(f"harness.features.{name}")  # some are messages of features
+        pytest.importorskip(f"harness.extensions.{name}")  # some are messages of extensions
     source = _source()
     messages = _messages(page)
     parts = [part.strip() for message in messages for part in message.split("...")]

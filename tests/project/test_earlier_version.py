@@ -53,15 +53,11 @@ def without_name(files: Contents) -> Contents:
 
 NOW = {"status --name none": 2}
 """Exit codes that changed: every command refuses a name that no run has."""
-OF_A_FEATURE = {"report": "harness.features.pages"}
-"""Command lines of the core's commands that do nothing but what a feature does."""
 
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command_ends_as_in_the_earlier_version(line: str, tmp_path: Path, expected: Contents) -> None:
     """Each command has the exit code that it had, and where it shows or writes figures, those figures."""
-    if line in OF_A_FEATURE:
-        pytest.importorskip(OF_A_FEATURE[line])
     code, found = outcome(line, tmp_path)
     assert code == NOW.get(line, earlier.exit_codes()[line])
     kept = {

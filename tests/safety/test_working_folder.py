@@ -112,7 +112,6 @@ def is_refused(command: str) -> bool:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_key_of_a_found_file_leaves_the_options_alone(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One key after the other, and all at once: the options are those without the file, and one line names it."""
-    pytest.importorskip("harness.features.settings")
     if is_refused(command):  # it lacks an argument
         Path(FILE).write_text("this is no TOML", encoding="utf-8")
         assert is_refused(command)
@@ -152,7 +151,6 @@ def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
 
 def test_own_configuration_folder_needs_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is the current folder."""
-    pytest.importorskip("harness.features.settings")
     own = tmp_path / "home/.config/behavior-harness"
     own.mkdir(parents=True)
     (own / FILE).write_text("rpm = 3\n", encoding="utf-8")

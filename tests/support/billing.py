@@ -240,7 +240,6 @@ class Bench:
     """Commands in one results folder, and what they say."""
 
     def __init__(self, folder: Path, of: Account, capsys: pytest.CaptureFixture[str]) -> None:
-        pytest.importorskip("harness.features.prices")
         self.folder, self.account, self._capsys = folder, of, capsys
         self.results = folder / "results"
         self.output = self.errors = ""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import cast
 
 import anyio
 import anyio.to_thread
@@ -20,15 +19,14 @@ from harness.client.control import AdaptiveControl, FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
-from harness.engine.extension import Extension
 from harness.engine.finish import finish
-from harness.engine.lane import Lane, LanePlan, Play, play_here
+from harness.engine.hooks import Hooks
+from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
 from harness.engine.run import Run as SubsetRun
 from harness.errors import HarnessError, MachineError
 from harness.model import Snapshot, Where
-from harness.options.plan import Plan
 from harness.store import log
 from harness.store.manifest import RUNNING, Manifest
 from harness.store.run import RunFiles, RunStore
@@ -80,7 +78,7 @@ class Run:
         max_retries: int = 2,
         sleep: Callable[[float], Awaitable[None]] = no_wait,
         observe: Callable[[Snapshot], None] = lambda snapshot: None,
-        extensions: Sequence[Extension] = (),
+        hooks: Sequence[Hooks] = (),
     ) -> HarnessError | None:
         """Return how it ended early."""
 
@@ -101,16 +99,12 @@ class Run:
                 sleep=sleep,
                 rng=random.Random(0),
             )
-            play: Play = play_here
-            for extension in extensions:
-                play = extension.playing(cast(Plan, None), [job], play)
             lane = self.lane = Lane(
                 LanePlan("run", 1, limit, power),
                 Findings([job], clock),
                 self.caller,
                 clock=clock,
-                play=play,
-                extensions=extensions,
+                hooks=hooks,
             )
             with Signals() as signals:
                 signals.listen()

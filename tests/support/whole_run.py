@@ -25,8 +25,8 @@ from harness.client.control import FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.transport import Received
-from harness.engine.extension import Extension
 from harness.engine.finish import finish
+from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
@@ -153,7 +153,7 @@ class WholeRun:
         if len(job.remaining):
             made.state = RUNNING
             store.begin(made, benchmark.configuration.files)
-            anyio.run(self._play, job, endpoint, self.extensions(disk))
+            anyio.run(self._play, job, endpoint, self.hooks(disk))
         elif made.state == COMPLETE:
             return made
         self.finish(job, disk)
@@ -164,18 +164,16 @@ class WholeRun:
         atomic.write(self.files.report("json"), encoded(report), disk=disk)
         job.manifest.save(self.files.manifest, disk)
 
-    def extensions(self, disk: Disk) -> Sequence[Extension]:
+    def hooks(self, disk: Disk) -> Sequence[Hooks]:
         return ()
 
-    async def _play(self, job: Run, endpoint: Endpoint, extensions: Sequence[Extension]) -> None:
+    async def _play(self, job: Run, endpoint: Endpoint, hooks: Sequence[Hooks]) -> None:
         clock = anyio.current_time
         findings, slots = Findings([job], clock), Slots(FixedControl(LIMIT), clock)
-        for one in extensions:
-            slots = one.limiting([job], slots)
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance)
         power = self._power
-        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock, extensions=extensions)
+        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock, hooks=hooks)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:
             raise lane.ending

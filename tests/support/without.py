@@ -1,8 +1,7 @@
-"""A plugin of pytest for a checkout from which features were deleted: leave out the tests that are about them.
+"""A plugin of pytest for a checkout from which extensions were deleted: leave out the tests that are about them.
 
-`HARNESS_WITHOUT` has their packages, commands and flags, separated by spaces. A test is about a feature if its code,
-the code of a fixture, function or class of the tests that it names, or one of its parameters has one of these words: a
-package or flag anywhere, a command at the beginning of a text or after `harness` or `make`.
+`HARNESS_WITHOUT` has their packages and flags, separated by spaces. A test is about an extension if its code, the code
+of a fixture, function or class of the tests that it names, or one of its parameters has one of these words.
 """
 
 from __future__ import annotations
@@ -21,26 +20,11 @@ from typing import Any
 import pytest
 
 WORDS = os.environ.get("HARNESS_WITHOUT", "").split()
-OF_THE_CORE = ["completion", "stop"]
-"""Commands of features that are also texts of the core: a reply's field, and its reason to end."""
-OTHERS = [word for word in WORDS if word[0] == "-" or "." in word]
-COMMANDS = [word for word in WORDS if word not in [*OTHERS, *OF_THE_CORE]]
 LEFT_OUT = "left_out.json"
 """In the checkout: of each file of tests, how many were left out, and of how many."""
 
 
-def _any(words: list[str]) -> str:
-    return "|".join(map(re.escape, sorted(words, key=len, reverse=True))) or "(?!)"
-
-
-ABOUT = (
-    re.compile(
-        rf"""(?:["'`/ =\[](?:{_any(OTHERS)})|["'\[](?:{_any(COMMANDS)})|(?:harness |make )(?:{_any(WORDS)}))(?![\w-])"""
-    )
-    if WORDS
-    else None
-)
-"""Some commands are words of every day (`show`, `set`), which are in other code and sentences too."""
+ABOUT = re.compile(rf"""["'`/ =\[](?:{"|".join(map(re.escape, WORDS))})(?![\w-])""") if WORDS else None
 
 
 @pytest.hookimpl(trylast=True)  # of what is deselected nothing has to be read
@@ -57,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_about(item: Any) -> bool:
-    """Return whether a test is about a feature that is not there."""
+    """Return whether a test is about an extension that is not there."""
     assert ABOUT
     names = {item.function.__name__, *item.fixturenames}
     given = repr([*item.callspec.params.values()]) if hasattr(item, "callspec") else ""

@@ -68,10 +68,13 @@ class Batches(Hooks):
         # Batches have no limit of requests in flight: all users are in play at once.
         users = sum([len(run.remaining) for run in lane.runs])
         lane.caller.limiter.slots = Slots(FixedControl(users), time.monotonic)
+        self._waves[lane] = self._made(lane)
+        return self._waves[lane]
+
+    def _made(self, lane: Lane) -> Waves:
         adapted = lane.caller.transport
         assert isinstance(adapted, Adapted) and isinstance(adapted.transport, Client)  # one address has no replicas
-        self._waves[lane] = Waves(lane, BatchApi(adapted.transport), adapted)
-        return self._waves[lane]
+        return Waves(lane, BatchApi(adapted.transport), adapted)
 
     def wrap_settle(self, settle: Settle) -> Settle:
         async def settled(user: User, asked: Asked) -> Completion:

@@ -20,7 +20,6 @@ from typing import Any
 
 from harness.analysis.saved_runs import SavedRun
 from harness.client.transport import Received, Transport
-from harness.commands.parser import interface_of
 from harness.engine.accounts import admit_sockets, control_of, rates_of, sockets
 from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane
@@ -44,7 +43,8 @@ from harness.extensions.ray.messages import (
 )
 from harness.model import Snapshots
 from harness.options import trusted
-from harness.options.extension import counts, hooks_of
+from harness.options.extension import counts, extensions, hooks_of
+from harness.options.options import ResumeOptions
 from harness.options.plan import Plan, Terms, sampling_again
 from harness.store.files import RunFiles
 
@@ -147,7 +147,8 @@ class PartEngine(Hooks):
         self._write_files()
         plan, manifest = self._resumed_plan(), self._part.manifest
         reused = self._plan.reused and str(self._folder / REUSED / self._plan.reused)
-        command = interface_of("resume").made({"reuse": reused}, {})
+        reuse = {one.name: one.options(reuse=reused) for one in extensions() if reused and one.name == "reuse"}
+        command = ResumeOptions(parts=reuse)
         hooks = [*hooks_of(command, [manifest]), self]
         for one in hooks:
             one.check([plan])

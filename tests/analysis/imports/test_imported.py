@@ -92,7 +92,7 @@ def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: 
     folder = write(harness, tasks, {1: NO_JSON})
     where = "--tasks-dir", tasks
     harness("reeval", *where)
-    report = harness.reporting(NAME, "weibo")
+    report = harness.report(NAME, "weibo")
     assert report["coverage"] == {"expected_users": 4, "scored_users": 4, "failed_users": 0, "complete": True}
     assert report["diagnostics"]["invalid"] == {"authors_no_json": 1}
     (kept,) = folder.glob(f"{FILES.report('txt').name}.before-*")
@@ -121,7 +121,7 @@ def test_a_failure_of_their_endpoint_is_never_scored(harness: Commands, tasks: P
     write(harness, tasks, {0: API, 1: NO_JSON, 2: API})
     where = "--tasks-dir", tasks
     harness("reeval", *where, code=1)
-    report, text = harness.reporting(NAME, "weibo"), harness.text(NAME, FILES.report("txt").name)
+    report, text = harness.report(NAME, "weibo"), harness.text(NAME, FILES.report("txt").name)
     assert report["coverage"] == {"expected_users": 4, "scored_users": 2, "failed_users": 2, "complete": False}
     assert report["diagnostics"]["invalid"] == {"authors_no_json": 1}
     assert "Coverage: complete" not in text and "INCOMPLETE: 2 of 4" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import run
-from tests.interface.test_interface import PAGES, small
+from tests.interface.test_interface import small
 
 
 def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_rows_are_flat_and_agree_with_the_report(tmp_path: Path) -> None:
 
 def test_day_has_a_row_for_each_half_hour(tmp_path: Path) -> None:
     """48 slots, each with a place and an intention."""
-    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, features=PAGES)
+    [made] = run("dailymobility", model="baseline/commuter", demo=True, limit=2, results_dir=tmp_path, html=False)
     steps = list(made.steps())
     assert [step["slot"] for step in steps] == [*range(48)] * 2
     assert all(1 <= step["intention"] <= 7 for step in steps)

@@ -210,7 +210,6 @@ def test_a_report_whose_manifest_is_gone_is_a_page_without_users(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No other program writes such results, so nothing says which tasks they are of."""
-    pytest.importorskip("harness.features.pages")
     shutil.copytree(finished / "plan", tmp_path / "results/plan")
     (tmp_path / "results/plan/run_beijing.json").unlink()
     capsys.readouterr()

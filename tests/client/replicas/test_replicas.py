@@ -14,15 +14,15 @@ import anyio
 import anyio.lowlevel
 import orjson
 import pytest
-from harness.extensions.replicas import replicas as module
-from harness.extensions.replicas.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 
+from harness.client import replicas as module
 from harness.client.address import Address
 from harness.client.caller import Caller
 from harness.client.control import FixedControl
 from harness.client.health import Limits
 from harness.client.http import Client
 from harness.client.limiter import Limiter, Slots
+from harness.client.replicas import FIRST_PROBE, FULL_SECONDS, IN_A_ROW, LONGEST_PROBE, Replicas
 from harness.client.replies import Denied
 from harness.client.transport import Received
 from harness.errors import EndpointStopped, HarnessError, MachineError, Rejected, TransportFault

@@ -424,7 +424,6 @@ def test_results_that_this_harness_has_not_scored_are_sent_to_reeval(own: Path, 
 
 def test_runs_without_a_manifest_compare_with_a_warning(own: Path, capsys: Told) -> None:
     """Results of another runner, once scored here: what was run is not known, and it says so."""
-    pytest.importorskip("harness.features.imports")
     (own / "results/random-1/run_weibo.json").unlink()
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
     assert any("no manifest" in words for words in pair["warnings"])

@@ -26,7 +26,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(text: str, path: str = "harness.toml") -> None:
     """Write a file that the user allows."""
-    pytest.importorskip("harness.features.settings")
     Path(path).write_text(text, encoding="utf-8")
     allow(Path(path), Path(path).read_bytes())
 

@@ -57,7 +57,6 @@ completion = 8
 
 def test_address_parameters_tokens_and_cost_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without the provider's key."""
-    pytest.importorskip("harness.features.prices")
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
     words += ["--providers", str(tmp_path / "p.toml"), "--model", "mine:m-1", "--max-tokens", "777"]

@@ -14,8 +14,8 @@ from huggingface_hub import constants, hf_hub_download
 
 from harness.benchmark import Benchmark, TaskFiles
 from harness.commands.fetch.command import fetch
-from harness.commands.fetch.fetched import NAME, load
 from harness.errors import BadInput, EndpointStopped, HarnessError
+from harness.store.fetched import NAME, load
 from tests.support.hub import LISTING, REPOSITORY, Fault, HubServer, serving_hub
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"

@@ -85,8 +85,6 @@ def test_status_shows_no_merged_part_beside_the_whole(results: Path, capsys: pyt
 
 def test_tables_and_exports_have_each_merged_user_once(results: Path, tmp_path: Path) -> None:
     """Without names, as in `status`: the whole run, and none of its parts."""
-    pytest.importorskip("harness.commands.export")
-    pytest.importorskip("harness.commands.stats")
     assert command(results, "merge", "recency", "--no-html") == 0
     assert command(results, "export", "--rows", "users", "--out", str(tmp_path / "rows.csv")) == 0
     with (tmp_path / "rows.csv").open(encoding="utf-8-sig", newline="") as file:

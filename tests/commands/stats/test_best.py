@@ -80,7 +80,7 @@ def test_a_drawn_chance_level_is_shown_with_its_error_and_decides_only_beyond_tw
     harness = played(tmp_path, capsys, 0.04, 40, 20)
     assert places(harness, "share") == ["best", None]
     assert "30.00 ± 4.00" in harness("stats") and "30.00 ± 4.00" in harness.text("first", "eval_report_shop.txt")
-    assert harness.reporting("first", "shop")["chance_error"] == {"share": 0.04}
+    assert harness.report("first", "shop")["chance_error"] == {"share": 0.04}
     (tmp_path / "other").mkdir()
     other = played(tmp_path / "other", capsys, 0.06, 40, 20)
     assert places(other, "share") == [None, None]

@@ -61,7 +61,6 @@ def script(body: JSON) -> tuple[int, bytes]:
 
 def providers(folder: Path, url: str, **changed: str) -> Path:
     """A providers file with the prices; `changed` are other prompt prices by model."""
-    pytest.importorskip("harness.features.prices")
     prices = "".join(
         f'[providers.p.prices."{model}"]\ncurrency = "{currency}"\nprompt = {changed.get(model, prompt)}\n'
         f"cached = {cached}\ncompletion = {completion}\ndate = 2026-11-01\n"

@@ -24,7 +24,6 @@ def test_allowed_file_counts_until_it_changes_and_nowhere_else(
 ) -> None:
     """The record is of path and bytes: a changed file, a copy, a link and another user's record are not it."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\ny\n"))
-    pytest.importorskip("harness.features.settings")
     text = 'rpm = 3\nresults-dir = "\x1b[2J结果"\n'.replace("\x1b", "\\u001b")
     Path(FILE).write_text(text.replace("\\u001b[2J", ""), encoding="utf-8")
     assert parsed(["resume"]).args.rpm is None
@@ -64,7 +63,6 @@ def test_trust_refuses_what_no_command_could_use(capsys: pytest.CaptureFixture[s
 
 def test_only_a_yes_records_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal and from a pipe."""
-    pytest.importorskip("harness.features.settings")
     for stdin in (Terminal, io.StringIO):
         Path(FILE).write_text(f"rpm = 3  # {stdin.__name__}\n", encoding="utf-8")
         for answer, code, rpm in (("", 2, None), ("\n", 2, None), ("n\n", 2, None), ("y\n", 0, 3)):

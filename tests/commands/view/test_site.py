@@ -277,18 +277,8 @@ def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(
 
 
 def test_comparison_is_that_of_compare_and_asks_for_two_runs(site: Site) -> None:
-    pytest.importorskip("harness.commands.compare")
     page = checked(look(site, "/compare?run=recency&run=random"))
     assert "Verdicts" in page and "recency (A) and random (B)" in page and "<svg" in page
     assert "Verdicts" not in checked(look(site, "/compare?run=recency"))
     with pytest.raises(NotThere):
         look(site, "/compare?run=recency&run=nobody")
-
-
-def test_viewer_works_without_the_comparison(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where its folder is deleted."""
-    monkeypatch.setattr("harness.commands.view.site._can_compare", lambda: False)
-    site = Site(Folder(Chosen(results)), link)
-    assert "compare" not in look(site, "/").lower()
-    with pytest.raises(NotThere):
-        look(site, "/compare?run=recency&run=random")

@@ -22,7 +22,7 @@ FILES = 256
 NEVER_ENDING = """
 import sys, threading
 from harness import cli
-from harness.features.view.site import Site
+from harness.commands.view.site import Site
 
 def page(self, view, query):
     print("a page is made", flush=True)

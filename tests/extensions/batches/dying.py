@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from harness.cli import main
 from harness.extensions.batches.api import BatchApi
-from harness.extensions.batches.journal import BatchJournal
 from harness.store.run import RunStore
+from harness.store.submissions import BatchJournal
 
 DIES_AFTER = "DIES_AFTER"
 

@@ -18,11 +18,11 @@ from harness.client.quirks import Adapted
 from harness.client.request_body import digest
 from harness.engine.lane import Lane
 from harness.errors import Rejected, TransportFault
-from harness.extensions.batches import Batch as Options
 from harness.extensions.batches.api import MOST_REQUESTS, Batch, BatchApi, Counts
 from harness.extensions.batches.batches import Batches
 from harness.extensions.batches.waves import MOST, Waves
 from harness.model import JSON
+from harness.options.options import ResumeOptions
 from harness.store.disk import Disk
 from harness.store.manifest import Manifest
 from harness.store.tasks import TaskIndex
@@ -174,15 +174,13 @@ class InMemory(Batches):
     """Takes a provider, and at most so many requests in a file."""
 
     def __init__(self, provider: Provider, most: int) -> None:
-        super().__init__(Options(batch=True))
+        super().__init__(Batch(batch=True), ResumeOptions())
         self._provider, self._most = provider, MOST._replace(requests=most)
 
-    def joining(self, lane: Lane) -> Waves:
+    def _made(self, lane: Lane) -> Waves:
         adapted = Adapted(self._provider, on_learned=lane.findings.learned)  # type: ignore[arg-type]
         chance = random.Random(0)
-        made = Waves(lane, self._provider, adapted, clock=hurried, sleep=no_wait, rng=chance, most=self._most)
-        self._waves[lane] = made
-        return made
+        return Waves(lane, self._provider, adapted, clock=hurried, sleep=no_wait, rng=chance, most=self._most)
 
 
 class BatchRun(WholeRun):
@@ -201,7 +199,7 @@ class BatchRun(WholeRun):
         self.step: Callable[[Callable[[], Any]], Any] = at_once
         self.provider, self._most = provider, most_requests
 
-    def extensions(self, disk: Disk) -> Sequence[Batches]:
+    def hooks(self, disk: Disk) -> Sequence[Batches]:
         self.provider.step = partial(disk.step, "network") if isinstance(disk, FaultyDisk) else self.step
         return [InMemory(self.provider, self._most)]
 

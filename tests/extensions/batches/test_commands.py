@@ -11,23 +11,13 @@ import pytest
 from harness.cli import main
 from harness.commands.parser import parsed
 from harness.defaults import SAMPLE_FOLDER
-from harness.extensions.batches.journal import NAME, submissions
 from harness.store.files import RunFiles
 from harness.store.log import seal
 from harness.store.manifest import load
 from harness.store.run import bill_of
-from tests.support import ROOT
+from harness.store.submissions import NAME, submissions
 from tests.support.allowed import allow
 from tests.support.embedded import served
-
-WORD = re.compile(r"\b(?:batch|batches|wave|waves)\b", re.IGNORECASE)
-ALLOWED = {
-    "feature.py": '"batches",',  # the list of features
-    "cost.py": 'DEFERRED = "batch"',  # a member of files
-    "features/prices/prices.toml": "batch",  # prices of providers
-}
-"""The only lines outside of features, benchmarks and the embedded endpoint with such a word, by file."""
-OTHERS = ("features/", "benchmarks/", "sample/")
 
 DEMO = ("run", "--demo", "--platform", "weibo", "--limit", "8", "--no-html", "--name", "run")
 PROVIDERS = """
@@ -45,7 +35,7 @@ batch = 0.5
 def intended(files: RunFiles, *requests: tuple[str, int, str, int]) -> None:
     """Leave a journal that says that a batch was about to be submitted."""
     line = {"what": "intend", "label": "harness-1", "wave": 1, "requests": requests, "sent": 700}
-    files.log(NAME).write_bytes(seal(line) + b"\n")
+    files.batches.write_bytes(seal(line) + b"\n")
 
 
 def parts(results: Path) -> None:
@@ -81,7 +71,6 @@ def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> N
 def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("harness.features.prices")
     (tmp_path / "p.toml").write_text(PROVIDERS)
     words = ["run", "--demo", "--platform", "weibo", "--limit", "8", "--results-dir", str(tmp_path / "r"), "--dry-run"]
     words += ["--providers", str(tmp_path / "p.toml"), "--model", "mine:m-1"]
@@ -97,7 +86,6 @@ def test_dry_run_has_half_the_cost_and_a_day_for_each_step_of_the_longest_user(
 
 def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a value `resume` keeps what the run had; false is not the same."""
-    pytest.importorskip("harness.features.settings")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.chdir(tmp_path)
     assert parsed(["resume"]).args.batch is None
@@ -117,9 +105,9 @@ def interrupted(results: Path, url: str) -> RunFiles:
     made = load(files.manifest)
     assert made is not None
     assert made.tuning["batch"] is True  # type: ignore[typeddict-item]
-    for path in (files.results, files.responses, files.log(NAME)):
+    for path in (files.results, files.responses, files.batches):
         path.write_bytes(b"")
-    files.log(NAME).unlink()
+    files.batches.unlink()
     made.state, made.results_sha256 = "stopped", None
     made.save(files.manifest)
     return files
@@ -135,7 +123,7 @@ def test_resume_goes_on_as_the_manifest_says(tmp_path: Path, word: tuple[str, ..
         before = endpoint.stats()["batches"]
         assert main(["resume", "--no-html", "--results-dir", str(tmp_path), *word]) == 0
         assert (endpoint.stats()["batches"] > before) is batched
-    assert bool(submissions(files.log(NAME))) is batched
+    assert bool(submissions(files.batches)) is batched
     made = load(files.manifest)
     assert made is not None and made.state == "complete" and made.tuning.get("batch", False) is batched
 
@@ -177,19 +165,8 @@ def test_status_and_restart_know_the_journal(tmp_path: Path, capsys: pytest.Capt
         head = capsys.readouterr().out.splitlines()[0].split()
         assert head[-2:] == ["waves", "updated"]
         assert main([*words, "--restart", "--limit", "2"]) == 0
-    assert not RunFiles(tmp_path / "run", "weibo").log(NAME).exists()
+    assert not RunFiles(tmp_path / "run", "weibo").batches.exists()
     assert list((tmp_path / "run").glob("batches_weibo.jsonl.before-*"))
-
-
-def test_core_names_no_batch() -> None:
-    named = []
-    for path in sorted((ROOT / "harness").rglob("*")):
-        name = path.relative_to(ROOT / "harness").as_posix()
-        if path.suffix not in (".py", ".toml", ".j2") or name.startswith(OTHERS):
-            continue
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if WORD.search(line)]
-        named += [f"{name}: {line}" for line in lines if name not in ALLOWED or ALLOWED[name] not in line]
-    assert named == []
 
 
 def test_removed_run_takes_its_journal_along(tmp_path: Path) -> None:
@@ -199,5 +176,5 @@ def test_removed_run_takes_its_journal_along(tmp_path: Path) -> None:
     files = RunFiles(tmp_path / "run", "weibo")
     intended(files, ("甲", 1, "d", 0))
     assert main(["remove", "run", *results]) == 0
-    assert not files.log(NAME).exists()
+    assert not files.batches.exists()
     assert main([*DEMO, *results]) == 0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadInput
-from harness.extensions.batches.journal import NAME, BatchJournal, Submission, outstanding, submissions
 from harness.store.files import RunFiles
 from harness.store.log import AppendLog, seal
+from harness.store.submissions import BatchJournal, Submission, outstanding, submissions
 from tests.support.disks import QuickDisk
 
 PLACES = [("用户", 1, "0" * 32, 0), ("用户", 2, "1" * 32, 3)]
@@ -22,7 +22,7 @@ def journal(path: Path) -> BatchJournal:
 def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
     """After each line, what the next process reads is what this one knew; an ended batch is no longer outstanding."""
     files = RunFiles(tmp_path, "weibo")
-    written = journal(files.log(NAME))
+    written = journal(files.batches)
     written.waves += 1
     one = Submission("label", written.waves, PLACES)
     written.intend(one, "abc")
@@ -33,11 +33,11 @@ def test_journal_holds_how_far_each_batch_came(tmp_path: Path) -> None:
     written.counted(one, 1)
     [read] = outstanding(files)
     assert (read.file, read.batch, read.completed) == ("file-1", "batch-1", 1)
-    again = journal(files.log(NAME))
+    again = journal(files.batches)
     assert (again.waves, [left.label for left in again.outstanding]) == (1, ["label"])
     written.end(one, "completed")
     assert outstanding(files) == [] and written.outstanding == []
-    assert [(read.ended, read.places) for read in submissions(files.log(NAME))] == [("completed", ())]
+    assert [(read.ended, read.places) for read in submissions(files.batches)] == [("completed", ())]
 
 
 def test_unchanged_count_is_not_written_again(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 
 from bench.processes import HARNESS, synthesise
 from harness.cli import main
-from harness.extensions.batches.journal import NAME, submissions
 from harness.store.manifest import load
 from harness.store.run import runs
+from harness.store.submissions import submissions
 from tests.extensions.batches.dying import DIES_AFTER
 from tests.support import ROOT
 from tests.support.embedded import Served, served
@@ -71,7 +71,7 @@ def check(endpoint: Served, results: Path) -> dict[str, Any]:
     seen = endpoint.stats()
     assert seen["completed"] == seen["distinct_bodies"]
     assert seen["batches"] == seen["batch_inputs"]
-    named = {one.batch for files in runs(results) for one in submissions(files.log(NAME)) if one.batch}
+    named = {one.batch for files in runs(results) for one in submissions(files.batches) if one.batch}
     assert len(named) == seen["batches"]
     return seen
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from harness.errors import EndpointStopped, TransportFault
-from harness.extensions.batches.journal import NAME, outstanding, submissions
 from harness.model import JSON
+from harness.store.submissions import outstanding, submissions
 from tests.extensions.batches.provider import BatchRun, Losing, Provider
 from tests.support.disks import CHANGING, Death, FaultyDisk, QuickDisk
 from tests.support.whole_run import USERS, WholeRun
@@ -44,7 +44,7 @@ def check(run: WholeRun, provider: Provider, online: bytes, most: int = 1) -> No
     assert run.wrong() == []
     assert set(provider.answered.values()) == {1}
     assert max(provider.ran.values()) <= most
-    assert {one.batch for one in submissions(run.files.log(NAME)) if one.batch} == set(provider.batches)
+    assert {one.batch for one in submissions(run.files.batches) if one.batch} == set(provider.batches)
     # A death after the last record leaves a batch without a line on its end, with all its replies saved.
     assert {place[2] for one in outstanding(run.files) for place in one.places} <= run.saved.keys()
 
@@ -58,7 +58,7 @@ def test_users_advance_in_waves_one_step_each(tmp_path: Path, online: bytes) -> 
     assert not outstanding(run.files)
     sizes = [len(provider.files[batch.input_file_id or ""][1].splitlines()) for batch in provider.batches.values()]
     assert sizes == [sum(steps > wave for steps in USERS.values()) for wave in range(max(USERS.values()))]
-    assert [one.wave for one in submissions(run.files.log(NAME))] == [1, 2, 3]
+    assert [one.wave for one in submissions(run.files.batches)] == [1, 2, 3]
 
 
 def test_wave_is_split_by_the_limits_of_a_file(tmp_path: Path, online: bytes) -> None:
@@ -189,7 +189,7 @@ def test_endpoint_without_the_api_stops_the_run_and_leaves_nothing_behind(tmp_pa
     run.step = refuse
     with pytest.raises(EndpointStopped):
         run.process(QUICK)
-    assert [one.ended for one in submissions(run.files.log(NAME))] == ["refused"]
+    assert [one.ended for one in submissions(run.files.batches)] == ["refused"]
 
 
 def test_quirk_is_learned_from_the_lines_that_are_refused_for_it(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from harness.cli import main
 from harness.client.caller import Caller, Trying
-from harness.engine.extension import Extension
+from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane
 from harness.extensions.budget.budgets import metered
 from harness.extensions.budget.meter import Meter
@@ -19,12 +19,12 @@ from tests.support import examples
 from tests.support.scripted import baseline, serving
 
 
-class Within(Extension):
+class Within(Hooks):
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
-    def trying(self, lane: Lane, trying: Trying) -> Trying:
-        return metered(lane.caller, self._meter, trying, print)
+    def wrap_attempt(self, lane: Lane, attempt: Trying) -> Trying:
+        return metered(lane.caller, self._meter, attempt, print)
 
 
 @settings(max_examples=examples(25))

@@ -18,7 +18,7 @@ from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
 from harness.client.transport import Received
 from harness.errors import EndpointStopped, GaveUp, Rejected, TransportFault
-from harness.extensions.hedging import FEATURE, HEDGED, Hedge, hedging, multiple_of
+from harness.extensions.hedging import EXTENSION, HEDGED, Hedge, hedging, multiple_of
 from harness.extensions.hedging.hedging import Hedging, hedged
 from harness.model import Completion, Reply
 from harness.options.plan import Plan
@@ -234,7 +234,7 @@ async def test_log_and_report_count_what_was_sent_a_second_time(
             await anyio.sleep_forever()
 
     run = Run(tmp_path)
-    assert await run.play(Endpoint(hangs), extensions=[at(run, 20.0)]) is None
+    assert await run.play(Endpoint(hangs), hooks=[at(run, 20.0)]) is None
     events = [log.unseal(line.text) for line in log.sound_lines(run.files.events)]
     hedged = [event["user_id"] for event in events if event["what"] == "hedged"]
     assert run.caller.at_once == 2  # may be billed while it is in flight
@@ -253,8 +253,8 @@ def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
     old, new = (Run(tmp_path).manifest for _ in range(2))
     if before:
         old.tuning["hedge"] = before  # type: ignore[typeddict-unknown-key]
-    assert FEATURE.again(old) == (before is not None)
-    Hedging(Hedge(hedge=asked)).opened(cast(Plan, None), new, old)
+    assert EXTENSION.continues(old) == (before is not None)
+    Hedging(Hedge(hedge=asked)).update_manifest(cast(Plan, None), new, old)
     assert new.tuning.get("hedge") == then
 
 
@@ -262,4 +262,4 @@ def test_resume_goes_on_as_the_run_began_unless_told_otherwise(
 def test_what_another_program_wrote_sends_nothing_twice(tmp_path: Path, value: object) -> None:
     manifest = Run(tmp_path).manifest
     manifest.tuning |= {"hedge": value, "hedged": value}  # type: ignore[typeddict-unknown-key]
-    assert not FEATURE.again(manifest) and multiple_of(manifest) == 0.0
+    assert not EXTENSION.continues(manifest) and multiple_of(manifest) == 0.0

@@ -214,7 +214,8 @@ def test_reply_that_cannot_be_used_is_reused_as_often_as_it_came(case: Case) -> 
 
 
 def test_its_value_is_completed_with_names_of_runs() -> None:
-    completion = pytest.importorskip("harness.commands.completion")
+    from harness.commands import completion
+
     commands: Any = completion.whole()._subparsers
     [choices] = [action.choices for action in commands._group_actions]
     for name in ("run", "resume"):

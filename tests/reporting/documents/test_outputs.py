@@ -76,17 +76,9 @@ def put_link(path: str) -> Path:
     return theirs
 
 
-def needs_its_feature(path: str) -> None:
-    """Skip where nothing makes pages."""
-    if path.endswith(".html"):
-        pytest.importorskip("harness.features.pages")
-        pytest.importorskip("harness.commands.stats")
-
-
 @pytest.mark.parametrize(("words", "path"), NAMED)
 def test_output_at_a_named_path_replaces_nothing_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
     """Neither a file of others nor what the harness itself wrote there; with --force both."""
-    needs_its_feature(path)
     file = put(path)
     assert main(list(words)) == REFUSED
     assert file.read_bytes() == OTHERS
@@ -100,7 +92,6 @@ def test_output_at_a_named_path_replaces_nothing_without_force(words: tuple[str,
 @pytest.mark.parametrize(("words", "path"), NAMED)
 def test_output_at_a_named_path_replaces_no_link_without_force(words: tuple[str, ...], path: str, here: Path) -> None:
     """With --force the link is replaced, and not the file that it leads to."""
-    needs_its_feature(path)
     theirs = put_link(path)
     assert main(list(words)) == REFUSED
     assert Path(path).is_symlink()
@@ -112,7 +103,6 @@ def test_output_at_a_named_path_replaces_no_link_without_force(words: tuple[str,
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
 def test_output_of_default_name_replaces_what_is_there(words: tuple[str, ...], path: str, here: Path) -> None:
     """A file of others as well as its own, which somebody has edited since."""
-    needs_its_feature(path)
     file = put(path)
     assert main(list(words)) == 0
     assert file.read_bytes() != OTHERS
@@ -124,7 +114,6 @@ def test_output_of_default_name_replaces_what_is_there(words: tuple[str, ...], p
 @pytest.mark.parametrize(("words", "path"), OF_DEFAULT_NAME)
 def test_output_of_default_name_is_not_written_through_a_link(words: tuple[str, ...], path: str, here: Path) -> None:
     """The link is replaced; the file that it leads to stays."""
-    needs_its_feature(path)
     theirs = put_link(path)
     assert main(list(words)) == 0
     assert theirs.read_bytes() == OTHERS

@@ -51,8 +51,6 @@ def pages(*folders: str) -> dict[str, str]:
 @pytest.mark.parametrize("posts", [False, True])
 def test_private_quotes_of_a_report_are_shown_only_on_request(here: Path, posts: bool) -> None:
     """On the page that `report` writes, and on those of the viewer."""
-    pytest.importorskip("harness.features.pages")
-    pytest.importorskip("harness.commands.view")
     quote = {"block": "Quote", "label": "From a user", "text": POST, "open": True, "private": True}
     public = {"block": "Quote", "label": "Of the benchmark", "text": "a public remark", "open": True}
     changed("a", lambda report: report.update(sections=[quote, public]))
@@ -140,7 +138,6 @@ def test_broken_report_is_named_and_the_others_are_shown(
 @pytest.mark.parametrize("broken", BROKEN)
 def test_viewer_shows_the_runs_next_to_a_broken_report(here: Path, broken: Callable[[Any], None]) -> None:
     """The page of its run says what is wrong."""
-    pytest.importorskip("harness.commands.view")
     changed("b", broken)
     assert main(["view", "--export", "site", "--users", "0"]) == 0
     site = pages("site")

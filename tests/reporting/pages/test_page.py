@@ -683,7 +683,6 @@ def test_merge_that_dies_in_a_page_is_made_by_the_next_one(
     tasks: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is the whole run with its page, or none of it."""
-    pytest.importorskip("harness.extensions.parts")
     where = ["--tasks-dir", str(tasks), "--results-dir", str(tmp_path)]
     for part in ("1/2", "2/2"):
         words = ["run", "--model", "baseline/recency", "--platform", "weibo", "--part", part, *where]
@@ -995,7 +994,6 @@ def test_report_of_another_version_is_refused_by_name(own: Path, capsys: pytest.
 
 def test_results_of_the_authors_runner_have_a_page_too(own: Path, tasks: Path, tmp_path: Path) -> None:
     """They have no manifest, replies or outcomes; `reeval` scores them, and draws them."""
-    pytest.importorskip("harness.features.imports")
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
     lines = []
@@ -1018,7 +1016,6 @@ def test_a_page_needs_no_more_of_the_authors_results_than_what_was_predicted(
     tasks: Path, tmp_path: Path, texts: dict[str, Any]
 ) -> None:
     """What else it shows comes from the tasks; a text of another type is shown as it stands."""
-    pytest.importorskip("harness.features.imports")
     folder = tmp_path / "theirs/them"
     folder.mkdir(parents=True)
     task = orjson.loads((tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()[0])
