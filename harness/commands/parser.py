@@ -129,7 +129,7 @@ def all_options() -> dict[str, list[Option]]:
     return found
 
 
-KEYWORDS: Mapping[str, str] = {"settings_file": "settings_file"}
+KEYWORDS: Mapping[str, str] = {name: name for name in ("settings_file", "html")}
 """Option -> its keyword in Python, where that does not follow from its flag."""
 
 

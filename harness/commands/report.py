@@ -73,7 +73,7 @@ def execute(args: Options) -> int:
     return max(code, selection.each(found, lambda files: _write(files, args), label)[1])
 
 
-def write_new_page(args: options.Pages, run: Reported, say: Callable[[str], None]) -> None:
+def write_new_page(args: options.Pages, run: Reported, say: Callable[[str], None] = lambda words: None) -> None:
     """Write the page of a new report, but of a run that was begun without."""
     manifest = load(run.files.manifest)
     if not args.html or (manifest and manifest.is_without_pages):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import ssl
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from harness.client import connect
 from harness.client.address import Address, secrets
 from harness.client.connect import CA_VARIABLES, connection
 from harness.client.http import Client
@@ -183,7 +181,7 @@ def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
     proxy: str, made: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`h` and `a` leave the resolving to the proxy; aiohttp itself hears of no proxy."""
-    monkeypatch.setattr(connect, "import_module", lambda name: Package(name))
+    monkeypatch.setitem(sys.modules, "aiohttp_socks", Package("aiohttp_socks"))
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     way = connection(Address("https://h.example/v1", insecure_tls=True), 7)
     connector: Any = way.connector()
@@ -195,7 +193,7 @@ def test_socks_proxy_is_asked_in_its_version_and_for_names_or_addresses(
 
 def test_credentials_of_a_socks_proxy_are_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of any proxy: messages are cleaned of them."""
-    monkeypatch.setattr(connect, "import_module", lambda name: Package(name))
+    monkeypatch.setitem(sys.modules, "aiohttp_socks", Package("aiohttp_socks"))
     monkeypatch.setenv("HTTP_PROXY", "socks5://user:hidden@p.example")
     address = Address("http://h.example/v1")
     assert "hidden" in secrets(address, connection(address, 1).via, "http://h.example/v1")
@@ -203,11 +201,7 @@ def test_credentials_of_a_socks_proxy_are_secrets(monkeypatch: pytest.MonkeyPatc
 
 def test_socks_proxy_without_its_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence with the variable and the command."""
-
-    def missing(name: str) -> ModuleType:
-        return importlib.import_module("surely_not_installed_" + name)
-
-    monkeypatch.setattr(connect, "import_module", missing)
+    monkeypatch.setitem(sys.modules, "aiohttp_socks", None)
     monkeypatch.setenv("ALL_PROXY", "socks5://user:hidden@p.example")
     with pytest.raises(BadInput, match=r"ALL_PROXY.*-m pip install 'behavior-harness\[socks\]'") as caught:
         connection(Address("http://h.example/v1"), 1)

@@ -744,7 +744,7 @@ def test_package_that_is_not_installed_is_told_with_what_to_do(capsys: Told, mon
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich.console")
 
-    monkeypatch.setattr("harness.commands.parser.import_module", missing)
+    monkeypatch.setattr("harness.commands.parser.module_of", missing)
     assert main(["status"]) == 4
     said = capsys.readouterr().err
     assert "'rich.console' is not installed" in said and ".venv/bin/harness" in said and "defect" not in said

@@ -108,7 +108,7 @@ def test_failures_raise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     for wrong in (
         {"limit": 0},
         {"model": ""},
-        {"features": [object()]},
+        {"extensions": [object()]},
         {"settings": {"colour": "red"}},
         {"ratio": 0.1},
     ):

@@ -17,7 +17,8 @@ from harness.engine.progress import Rates, Warnings, time_to_go
 from harness.model import JSON, AtRisk, Money, Snapshot, SubsetProgress, Warned
 from harness.ui import progress, words
 from harness.ui.console import SharedConsole, console
-from harness.ui.progress import PlainDisplay, display
+from harness.ui.live import display
+from harness.ui.progress import PlainDisplay
 
 SCORES = {"Recall": 0.4, "F1^NS": 0.2}
 SUBSET = SubsetProgress("xiaohongshu", users=1200, done=1100, failed=20, steps=9600, steps_done=9000)

@@ -18,6 +18,7 @@ from harness.client.quirks import Adapted
 from harness.client.request_body import digest
 from harness.engine.lane import Lane
 from harness.errors import Rejected, TransportFault
+from harness.extensions.batches import Batch as BatchOptions
 from harness.extensions.batches.api import MOST_REQUESTS, Batch, BatchApi, Counts
 from harness.extensions.batches.batches import Batches
 from harness.extensions.batches.waves import MOST, Waves
@@ -174,7 +175,7 @@ class InMemory(Batches):
     """Takes a provider, and at most so many requests in a file."""
 
     def __init__(self, provider: Provider, most: int) -> None:
-        super().__init__(Batch(batch=True), ResumeOptions())
+        super().__init__(BatchOptions(batch=True), ResumeOptions())
         self._provider, self._most = provider, MOST._replace(requests=most)
 
     def _made(self, lane: Lane) -> Waves:

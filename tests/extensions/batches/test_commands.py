@@ -88,13 +88,13 @@ def test_switch_with_two_flags_is_set_either_way(tmp_path: Path, monkeypatch: py
     """Without a value `resume` keeps what the run had; false is not the same."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.chdir(tmp_path)
-    assert parsed(["resume"]).args.batch is None
+    assert parsed(["resume"]).args.option("batch") is None
     path = Path("harness.toml")
     for text, value in (("batch = true", True), ("batch = false", False), ("no-batch = true", False)):
         path.write_text(f"{text}\n", encoding="utf-8")
         allow(path, path.read_bytes())
-        assert parsed(["resume"]).args.batch is value
-    assert parsed(["resume", "--batch"]).args.batch is True
+        assert parsed(["resume"]).args.option("batch") is value
+    assert parsed(["resume", "--batch"]).args.option("batch") is True
 
 
 def interrupted(results: Path, url: str) -> RunFiles:

@@ -245,11 +245,14 @@ class Provider:
     usage: dict[int, tuple[int, int]]
     rng: random.Random
     share: float
+    has_answered: bool = False
 
     async def send(self, body: bytes, user: str = "") -> Received:
         await asyncio.sleep(self.rng.uniform(0.1, 30.0))
-        if self.rng.random() < self.share:
-            raise FAULTS[self.rng.choice(sorted(FAULTS))]
+        fault = FAULTS[self.rng.choice(sorted(FAULTS))] if self.rng.random() < self.share else None
+        if fault and (self.has_answered or getattr(fault, "kind", "") != "connect"):  # which would end the run at once
+            raise fault
+        self.has_answered = True
         return received(*self.usage[len(body)])
 
 

@@ -19,8 +19,8 @@ from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
 from harness.ui import progress
 from harness.ui.board import Board, view
 from harness.ui.console import SharedConsole
-from harness.ui.live import LiveDisplay, wrapped
-from harness.ui.progress import PlainDisplay, display, lines
+from harness.ui.live import LiveDisplay, display, wrapped
+from harness.ui.progress import PlainDisplay, lines
 from harness.ui.screen import Screen
 from tests.support import examples
 from tests.ui.test_display import CNY, FULL, SCORED, SCORES, SUBSET, USD, snapshot

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.ui.progress import display
+from harness.ui.live import display
 from tests.ui.test_display import FULL, snapshot
 
 CELL = """
