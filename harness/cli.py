@@ -37,6 +37,7 @@ class _Signalled(KeyboardInterrupt):
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return the process's exit code."""
     streams.admit_all_characters()
+    streams.tell_warnings()
     arguments = sys.argv[1:] if argv is None else argv
     try:
         with _ended_by_signals(for_good=argv is None), _few_collections():

@@ -46,6 +46,7 @@ from harness.printable import on_one_line
 from harness.store import log
 from harness.store.manifest import COMPLETE, Manifest, load
 from harness.store.run import RunFiles, runs, runs_in
+from harness.ui.streams import tell_warnings
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -373,6 +374,7 @@ class _Call:
 
 def _called(name: str, given: Mapping[str, Any]) -> _Call:
     """Return the call of a command, of the arguments of one of the functions above."""
+    tell_warnings()
     headers = given.get("extra_header")
     more = {"extra_header": [f"{key}:{value}" for key, value in headers.items()]} if headers else {}
     parsed = called(name, {**given, **more}, given["extensions"], given.get("settings"))

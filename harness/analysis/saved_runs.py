@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from harness.analysis.trust import check_trust
 from harness.benchmark import Benchmark, kept_files
 from harness.benchmarks import registry, settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -77,7 +78,7 @@ class SavedRun:
 
     def _check_trust(self) -> None:
         if not self.is_known:
-            trusted.check_trust(self.name, self.files.folder, self._digests, trust=self.trust)
+            check_trust(self.name, self.files.folder, self._digests, trust=self.trust)
 
     # Files
 

@@ -3,6 +3,7 @@ snapshot that displays get."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -12,7 +13,8 @@ from harness.cost import together
 from harness.defaults import TIMEOUT_SECONDS
 from harness.engine.run import Run
 from harness.model import JSON, AtRisk, Load, Money, Snapshot, Warned
-from harness.ui.streams import tell
+
+logger = logging.getLogger(__name__)
 
 STRAGGLERS_NAMED = 3
 FIRST_ANSWER_SECONDS = 30.0
@@ -187,7 +189,7 @@ class Progress:
         if self._caller.traffic.requests and not self._warned:
             self._warned = True
             self._findings.note("no_answer", words := self._no_answer(now - self._started))
-            tell(f"{self.name}: {words}")
+            logger.warning("%s: %s", self.name, words)
 
     def _note_stragglers(self) -> None:
         """Log each straggler once, and show once what can be done about them."""

@@ -6,6 +6,7 @@ are that program's own. It holds a key, so no message shows a value.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from harness.model import JSON
 from harness.option import whole
 from harness.options import fields, providers, trusted
 from harness.options.options import Endpoint
-from harness.ui.streams import tell
+
+logger = logging.getLogger(__name__)
 
 FROM_CONFIG = "--config "
 """Before the file's path, as the manifest says how the address was named."""
@@ -38,7 +40,7 @@ def endpoint_of(args: Any) -> Endpoint | None:
         raise BadInput("--config names an endpoint with its key: do not give another address, provider or key")
     given, others = read(args.config)
     if others:
-        tell(f"{args.config}: only the first of its {others + 1} endpoints is used")
+        logger.warning("%s: only the first of its %d endpoints is used", args.config, others + 1)
     trusted.remember([given.address_from], os.environ)
     return given
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,8 @@ from harness.model import JSON, Message, Request
 from harness.options import address, options, prices, providers
 from harness.options.options import RunOptions
 from harness.options.providers import Book, Provider, QueuedModel
-from harness.ui.streams import tell
+
+logger = logging.getLogger(__name__)
 
 OWN_MEMBERS = frozenset({"model", "messages"})
 PARAMETERS = ("temperature", "top_p", "seed", "max_tokens")
@@ -64,7 +66,7 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     if found is None and not baseline:
         missing += filter(None, (address.MISSING, unknown))
     elif found and unknown and "/" in model.partition(":")[2]:
-        tell(f"{model} as a whole is used as the name of a model of {found.shown}: {unknown}")
+        logger.warning("%s as a whole is used as the name of a model of %s: %s", model, found.shown, unknown)
     extra = {**(provider.extra_body if provider else {}), **entry.extra_body, **args.extra_body}
     by_user = {name: getattr(args if getattr(args, name) is not None else entry, name) for name in PARAMETERS}
     sampling = Sampling(model, **by_user, extra_body=extra)

@@ -8,8 +8,6 @@ SHA-256 of what it is about; others can neither write nor read it. Where none ca
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -18,16 +16,13 @@ from typing import Any
 
 import orjson
 
-from harness.errors import BadInput
 from harness.options.user_files import read_private, trusted_folder, write_private
 from harness.store.manifest import Manifest
-from harness.ui.streams import can_ask, tell
 
 RECORD_LIMIT = 1 << 24
 """Bytes."""
 NAMED_FILES = ("benchmark", "source", "sources")
 """Parts of the provenance that name files of this machine with code or a prompt."""
-UNKNOWN = "nothing shows that you have run it on this machine before"
 
 
 def remember(facts: Sequence[Any], environment: Mapping[str, str]) -> None:
@@ -55,24 +50,6 @@ def remember_code(manifest: Manifest, environment: Mapping[str, str]) -> None:
     """Record the code of a run that begins or goes on, if any file was named for it."""
     if not set(NAMED_FILES).isdisjoint(name for name, value in manifest.provenance.items() if value):
         remember(code_of(manifest), environment)
-
-
-def check_trust(run: str, folder: Path, files: Mapping[str, str], *, trust: bool) -> None:
-    """Ask once, on a terminal, whether the code in a run's folder may be run. Raise `BadInput` if it may not."""
-    if trust:
-        return
-    why = f"its prompt or agent in {folder} is code, and {UNKNOWN}"
-    if not can_ask():
-        raise BadInput(f"{why}: read it, and give --trust to run it")
-    if not _agreed(f"{run}: {why}. Run it? [y/N]", tuple(files.items())):
-        raise BadInput(f"{why}: it was not run")
-
-
-@functools.lru_cache
-def _agreed(question: str, files: tuple[tuple[str, str], ...]) -> bool:
-    """Return the user's answer; ask only once for the same `files` of a folder."""
-    tell(question)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _encoded(facts: Sequence[Any]) -> bytes:

@@ -11,6 +11,7 @@ files that the content names nor what lies next to it.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import re
 import secrets
@@ -24,7 +25,8 @@ from pathlib import Path
 from harness.benchmarks.files import content
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.ui.streams import tell
+
+logger = logging.getLogger(__name__)
 
 APPLICATION = "behavior-harness"
 """The folder of the user's own files, below those that the XDG base directory specification names."""
@@ -122,7 +124,7 @@ def _allowed(path: Path, environment: Mapping[str, str]) -> bytes | None:
 def _say_ignored(path: Path, *, has_changed: bool) -> None:
     """Print once why a file does not count."""
     why = "has changed since you allowed it" if has_changed else "was found in the current folder"
-    tell(f"{path.name} {why} and is ignored: `harness trust` shows it and allows it")
+    logger.warning("%s %s and is ignored: `harness trust` shows it and allows it", path.name, why)
 
 
 def digest_of(path: Path, environment: Mapping[str, str]) -> str | None:

@@ -5,6 +5,7 @@ Output that cannot be written (a closed pipe, a full disk, an encoding without C
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -35,6 +36,21 @@ def tell(sentence: str) -> None:
             print(f"harness: {bounded}", file=sys.stderr, flush=True)
     except OSError:
         drop(sys.stderr)
+
+
+class _Told(logging.Handler):
+    """Prints a record of the log as a sentence to the user."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tell(record.getMessage())
+
+
+def tell_warnings() -> None:
+    """Print what the rooms that print nothing themselves warn of, through the logger `harness`."""
+    logger = logging.getLogger("harness")
+    if not any(isinstance(handler, _Told) for handler in logger.handlers):
+        logger.addHandler(_Told())
+        logger.propagate = False
 
 
 def show(text: str) -> None:

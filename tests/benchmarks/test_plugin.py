@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.analysis import trust
 from harness.benchmarks import registry
 from harness.errors import BadInput
-from harness.options import trusted
 from tests.support.plugins import STARS, VISITS, Commands, changed, foreign
 from tests.support.scripted import completion, serving
 
@@ -461,7 +461,7 @@ def test_originals_are_part_of_what_is_known(harness: Commands, tasks: Path, fil
     data = orjson.loads(path.read_bytes())
     data["provenance"]["sources"]["more"] = "/etc/hostname"
     path.write_bytes(orjson.dumps(data))
-    assert trusted.UNKNOWN in refused_all(harness, "reeval")
+    assert trust.UNKNOWN in refused_all(harness, "reeval")
 
 
 def test_two_files_of_one_kept_name_are_refused(harness: Commands, tasks: Path, file: Path, shots: list[Path]) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.analysis import trust
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.options import trusted
 from tests.support import DATA, ROOT, Terminal
 from tests.support.scripted import UNTIL_STOPPED, Script, baseline, busy, serving
 
@@ -158,7 +158,7 @@ def test_code_that_came_with_a_folder_is_run_when_it_is_trusted(
     capsys.readouterr()
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert trusted.UNKNOWN in line and "--trust" in line
+    assert trust.UNKNOWN in line and "--trust" in line
     assert not Path("ran").exists()
     assert main([*words, "--trust"]) in (0, 1)
     assert Path("ran").exists()
@@ -186,7 +186,7 @@ def test_other_code_or_the_same_with_other_settings_is_not_known(agent: Path, ch
     edit(change, "results/rules/run_beijing.json")
     capsys.readouterr()
     assert main(["reeval", "--reparse"]) == 2
-    assert trusted.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
+    assert trust.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
 
 
 def test_records_of_known_code_are_for_their_user_alone(agent: Path, tmp_path: Path, capsys: Streams) -> None:
@@ -197,7 +197,7 @@ def test_records_of_known_code_are_for_their_user_alone(agent: Path, tmp_path: P
     for path in records:
         path.chmod(0o666)
     assert main(["reeval", "--reparse"]) == 2
-    assert trusted.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
+    assert trust.UNKNOWN in capsys.readouterr().err and not Path("ran").exists()
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "/proc"])
@@ -220,7 +220,7 @@ def test_on_a_terminal_the_user_is_asked_once(
 ) -> None:
     """No is what silence means."""
     elsewhere()
-    trusted._agreed.cache_clear()
+    trust._agreed.cache_clear()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     capsys.readouterr()

@@ -354,11 +354,11 @@ WAYS = {
     "ui/streams.py": {"print", "stdout", "stderr"},
     "ui/console.py": {"SharedConsole"},
     "cli.py": {"stdout", "stderr"},  # to flush them, and to drop what is left
-    "features/dashboard/live.py": {"stderr"},  # to ask whether it is a terminal
-    "agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
-    "agents/classes.py": {"stderr"},  # likewise
-    "agents/prompt.py": {"print"},  # likewise
-    "agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
+    "ui/live.py": {"stderr"},  # to ask whether it is a terminal
+    "benchmarks/dailymobility/agents/errors.py": {"stdout", "stderr"},  # agent files write to the log
+    "benchmarks/dailymobility/agents/classes.py": {"stderr"},  # likewise
+    "benchmarks/dailymobility/agents/prompt.py": {"print"},  # likewise
+    "benchmarks/dailymobility/agents/loader.py": {"print", "stdout", "stderr"},  # of agent files, to their logger
 }
 CALLS = {"print", "pprint", "input", "Console", "SharedConsole", "StreamHandler", "basicConfig", "print_exc"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
