@@ -173,6 +173,8 @@ def _about_run(report: Report) -> Iterator[Block]:
             f"{short_hash(run['tasks_sha256'])} Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
             f"{run['created']}."
         )
+    if report.replies:
+        yield from map(Paragraph, report.replies.sentences())
 
 
 def _setting(name: str, value: object) -> str:

@@ -188,10 +188,7 @@ class Scorer:
                 "benchmark": benchmark.name,
                 **reports.declared(type(benchmark)),
                 "prompt_version": benchmark.version,
-                "prompt": run.prompt,
-                "subset": run.subset,
-                "model": run.model,
-                "name": run.name,
+                **run.stated,
                 "coverage": reports.Coverage(run.expected_users, merged.users, run.failed_users, complete),
                 "metrics": {name: of for name, of in found.items() if name in names},
                 "secondary": {name: of for name, of in found.items() if name not in names},
@@ -216,16 +213,12 @@ class Scorer:
                     dict(sorted(merged.repairs.items())),
                     dict(sorted(merged.breaches.items())),
                 ),
-                "schedule": run.schedule,
-                "run": run.run,
                 "usage": {name: merged.usage[name] for name in USAGE},
-                **({"cost": run.cost} if run.cost else {}),
                 "intervals_over": None
                 if benchmark.scoring.has_intervals
                 else reports.BLOCKS
                 if merged.rows is None
                 else reports.USERS,
-                "notes": run.notes,
                 **({"repeats": self._repeats(merged, run)} if run.repeats > 1 else {}),
             },
             Report,

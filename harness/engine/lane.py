@@ -345,6 +345,9 @@ class Lane:
             run.store.event("warning", detail=warning)
             run.warnings += [warning] if warning not in run.warnings else []
             self.findings.show(warning)
+        if odd := run.new_warning():
+            run.store.event("answered_by", detail=odd)
+            self.findings.show(odd)
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,7 @@ from harness.cost import Bill, Cost, Price
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
+from harness.feature import pending
 from harness.model import SubsetProgress
 from harness.store.manifest import Manifest
 from harness.store.run import RunStore
@@ -63,6 +64,8 @@ class Run:
     first: NDArray[np.int64] | None = None
     is_new: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    _variety: int = 0
+    _has_warned: bool = False
 
     @cached_property
     def drawn(self) -> NDArray[np.bool_]:
@@ -107,7 +110,7 @@ class Run:
     @property
     def cost(self) -> Cost | None:
         """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
-        return counted_cost(self.manifest, self.store.bill)
+        return counted_cost(self.manifest, self.store.tally.bill)
 
     @cached_property
     def is_billed(self) -> bool:
@@ -127,6 +130,16 @@ class Run:
     def scores(self) -> RunningScores:
         """The running scores of users with a record, those of earlier sessions included."""
         return RunningScores(Scorer(self.benchmark, self.subset), self.index.repeats, self.store.records())
+
+    def new_warning(self) -> str | None:
+        """Return what is odd about who answers, once; None before and after."""
+        counts = self.store.tally.replies
+        if self._has_warned or counts.variety == self._variety:
+            return None
+        self._variety = counts.variety
+        warning = counts.facts.warning(self.manifest.identity["model"])
+        self._has_warned = warning is not None
+        return warning
 
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""
@@ -153,6 +166,22 @@ class Run:
             saved[position] = count
         left: NDArray[np.int32] = np.maximum(1, self.index.steps[positions] - saved[positions])
         return left
+
+    def settle(self) -> None:
+        """Put into the manifest what the run's files hold. Reports and `verify` read it there alone."""
+        manifest, store = self.manifest, self.store
+        failed = store.failed_users(self.index, self.expected)
+        manifest.counts |= {
+            "users": self.users,
+            "done": self.users_done,
+            "failed": failed,
+            "torn_lines": store.torn,
+        }
+        if store.tally.reused:
+            manifest.provenance["reused"] = dict(store.tally.reused)
+        bill = store.tally.bill.copy(pending(store.files))
+        manifest.cost = msgspec.to_builtins(counted_cost(manifest, bill))
+        manifest.replies = msgspec.to_builtins(store.tally.replies.facts) or manifest.replies
 
     def progress(self) -> SubsetProgress:
         """Return how far the run is; with repeats each counts as a user."""

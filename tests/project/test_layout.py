@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "scrubber", "defaults", "option", "cost"}
+WORDS = {"model", "errors", "printable", "scrubber", "defaults", "option", "cost", "reply_facts"}
 LEAVES = {f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code")}
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks", "agents"}
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "defaults": {"model", "errors"},
     "option": {"errors", "defaults"},
     "cost": {"model"},
+    "reply_facts": {"model"},
     "scoring": WORDS,
     "benchmarks.files": {"errors"},
     "benchmarks.parsing": WORDS,

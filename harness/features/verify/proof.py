@@ -29,9 +29,11 @@ from harness.errors import AgentFailed, BadInput, BenchmarkError, in_brief
 from harness.features.plays.replies import TORN, Beat, Replies, opened
 from harness.features.verify.checksums import logs, unlike_manifest
 from harness.model import JSON, Completion
+from harness.reply_facts import ReplyFacts
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, numbered
+from harness.store.tally import Tally
 from harness.store.tasks import TaskIndex
 
 MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
@@ -70,7 +72,8 @@ class Check:
         self.notes: list[str] = []
         self._run, self._files, self._manifest = run, run.files, run.manifest
         self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
-        self._replies = Replies(run.files.responses, index.of, beat)
+        self._tally = Tally()
+        self._replies = Replies(run.files.responses, self._counted, beat)
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
@@ -99,6 +102,11 @@ class Check:
             yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {users}"
         if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
             yield "the ground truth is not the one that this run was scored with: score it again with `reeval`"
+
+    def _counted(self, line: JSON) -> int | None:
+        """Count a saved response; return whose it is."""
+        self._tally.add_reply(line)
+        return self._index.of(line)
 
     def _saw_failure(self, data: JSON) -> None:
         """Note a failed user, if the task is unchanged."""
@@ -185,3 +193,7 @@ class Check:
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
+        saved_facts, facts = self._manifest.reply_facts, self._tally.replies.facts
+        for name in self._manifest.replies.keys() & set(ReplyFacts.__struct_fields__):  # others were not counted
+            if getattr(saved_facts, name) != getattr(facts, name):
+                yield f"{self._files.manifest.name}: replies.{name} is not what the saved replies say"

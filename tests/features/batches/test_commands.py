@@ -15,7 +15,7 @@ from harness.features.batches.journal import NAME, submissions
 from harness.store.files import RunFiles
 from harness.store.log import seal
 from harness.store.manifest import load
-from harness.store.run import bill_of
+from harness.store.tally import tally_of
 from tests.support import ROOT
 from tests.support.allowed import allow
 from tests.support.embedded import served
@@ -74,7 +74,7 @@ def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> N
     parts(tmp_path)
     intended(RunFiles(tmp_path / "run.part2of2", "weibo"), ("u1", 1, "d", 0), ("u2", 1, "d", 0))
     assert merged(tmp_path) == 0
-    total = bill_of(RunFiles(tmp_path / "run", "weibo")).total
+    total = tally_of(RunFiles(tmp_path / "run", "weibo")).bill.total
     assert (total.lost, total.lost_bytes) == (2, 700)
 
 
