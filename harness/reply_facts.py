@@ -40,11 +40,11 @@ class ReplyFacts(Struct, frozen=True, omit_defaults=True):
     answered_by: tuple[Answerer, ...] = ()
 
     def sentences(self) -> Iterator[str]:
-        """Yield the facts for people."""
+        """Yield the facts for people, as main clauses."""
         if self.answered_by:
             total = sum(answerer.replies for answerer in self.answered_by)
             shares = [f"{name} {100 * replies / total:.0f} % ({replies})" for name, replies in self._replies_by_name()]
-            yield f"Answered by: {_listed(shares)} of {total} replies."
+            yield f"answered by: {_listed(shares)} of {total} replies"
 
     def _replies_by_name(self) -> list[tuple[str, int]]:
         """Return the replies by who answered, with provider and fingerprint where these differ."""

@@ -174,7 +174,8 @@ def _about_run(report: Report) -> Iterator[Block]:
             f"{run['created']}."
         )
     if report.replies:
-        yield from map(Paragraph, report.replies.sentences())
+        for words in report.replies.sentences():
+            yield Paragraph(f"{words[0].upper()}{words[1:]}.")
 
 
 def _setting(name: str, value: object) -> str:

@@ -152,7 +152,7 @@ class StreamedReply:
         self._choices: dict[int | str, _Choice] = {}
         self._rest: dict[str, Any] = {}
         self._error: Any = None
-        self._named: dict[str, Any] = dict.fromkeys(ANSWERER)
+        self._named: dict[str, Any] = {"model": None}
         self._usage: dict[str, Any] | None = None
         self._has_halves = False
         self._begun = False
@@ -277,8 +277,8 @@ class StreamedReply:
 
     def _note_answerer(self, chunk: dict[str, Any]) -> None:
         for name in ANSWERER:
-            if not self._named.get(name):
-                self._named[name] = chunk.get(name)
+            if not self._named.get(name) and chunk.get(name):
+                self._named[name] = chunk[name]
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)
