@@ -313,7 +313,7 @@ def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
         made = benchmark.scoring.running if live else benchmark.scoring.tallied
-        found, tally = made([record.data for record in records])
+        found, tally = made([benchmark.records.completed(record.data) for record in records])
         if found is None:
             found = [[record.data["metrics"][metric.name] for metric in benchmark.metrics] for record in records]
         rows = np.asarray(found, dtype=np.float64)
