@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -80,45 +80,35 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join([*names[:SHOWN_ANSWERERS], *([f"{more} more"] if more > 0 else [])])
 
 
-class _Named(NamedTuple):
-    """Who answered, as in `Answerer`."""
-
-    model: str | None = None
-    provider: str | None = None
-    system_fingerprint: str | None = None
-
-
-UNNAMED = _Named()
+_Names = tuple[str | None, str | None, str | None]
+"""Model, provider and fingerprint, as in `Answerer`."""
+UNNAMED: _Names = None, None, None
 
 
 class ReplyCounts:
     """Count the facts of `ReplyFacts`."""
 
     def __init__(self) -> None:
-        self._answerers: Counter[_Named] = Counter()
+        self._answerers: Counter[_Names] = Counter()
 
     def add(self, completion: Completion) -> None:
         """Count a saved reply."""
         names = completion.model, completion.provider, completion.system_fingerprint
-        answerer = _Named(*[name and name[:MAX_NAME] for name in names])
-        if answerer != UNNAMED or completion.finish_reason not in NEVER_ANSWERED:
-            self._count(answerer, 1)
+        if names != UNNAMED or completion.finish_reason not in NEVER_ANSWERED:
+            self._count(names, 1)
 
     def merge(self, facts: ReplyFacts) -> None:
         """Count what another run has counted."""
         for answerer in facts.answered_by:
-            named = _Named(answerer.model, answerer.provider, answerer.system_fingerprint)
-            self._count(named, answerer.replies)
+            names = answerer.model, answerer.provider, answerer.system_fingerprint
+            self._count(names, answerer.replies)
 
-    def _count(self, answerer: _Named, replies: int) -> None:
-        if len(self._answerers) >= MAX_ANSWERERS and answerer not in self._answerers:
-            answerer = UNNAMED
-        self._answerers[answerer] += replies
-
-    @property
-    def variety(self) -> int:
-        """Return a number that grows as soon as `ReplyFacts.warning` may say something else."""
-        return len(self._answerers)
+    def _count(self, names: _Names, replies: int) -> None:
+        model, provider, fingerprint = [name and name[:MAX_NAME] for name in names]
+        kept = model, provider, fingerprint
+        if len(self._answerers) >= MAX_ANSWERERS and kept not in self._answerers:
+            kept = UNNAMED
+        self._answerers[kept] += replies
 
     @property
     def facts(self) -> ReplyFacts:

@@ -76,12 +76,8 @@ class ReportScores:
         return self._merged
 
 
-def _go_on() -> None:
-    pass
-
-
 def finish(
-    run: Run, name: str, stopped: bool, check: Callable[[], None] = _go_on
+    run: Run, name: str, stopped: bool, check: Callable[[], None] = lambda: None
 ) -> tuple[Report, Mapping[str, bytes]]:
     """Finish a run's files, and return its report and the benchmark's files that belong to it.
 

@@ -22,10 +22,11 @@ from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
 from harness.feature import pending
 from harness.model import SubsetProgress
-from harness.store.manifest import Manifest
+from harness.store.manifest import Counts, Manifest
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
 
+Mask = NDArray[np.bool_]
 WITH_TASK = 2_000
 """Users whose tasks a report needs, so that its time does not grow with them."""
 
@@ -64,8 +65,6 @@ class Run:
     first: NDArray[np.int64] | None = None
     is_new: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    _variety: int = 0
-    _has_warned: bool = False
 
     @cached_property
     def drawn(self) -> NDArray[np.bool_]:
@@ -131,16 +130,6 @@ class Run:
         """The running scores of users with a record, those of earlier sessions included."""
         return RunningScores(Scorer(self.benchmark, self.subset), self.index.repeats, self.store.records())
 
-    def new_warning(self) -> str | None:
-        """Return what is odd about who answers, once; None before and after."""
-        counts = self.store.tally.replies
-        if self._has_warned or counts.variety == self._variety:
-            return None
-        self._variety = counts.variety
-        warning = counts.facts.warning(self.manifest.identity["model"])
-        self._has_warned = warning is not None
-        return warning
-
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""
         return tasks.parse(self.benchmark, self.index.read(position), self.index.where(position), self.subset)
@@ -170,13 +159,9 @@ class Run:
     def settle(self) -> None:
         """Put into the manifest what the run's files hold. Reports and `verify` read it there alone."""
         manifest, store = self.manifest, self.store
-        failed = store.failed_users(self.index, self.expected)
-        manifest.counts |= {
-            "users": self.users,
-            "done": self.users_done,
-            "failed": failed,
-            "torn_lines": store.torn,
-        }
+        failed = store.failed(self.index)
+        manifest.counts |= user_counts(self.index, self.expected, self.done, failed)
+        manifest.counts["torn_lines"] = store.torn
         if store.tally.reused:
             manifest.provenance["reused"] = dict(store.tally.reused)
         bill = store.tally.bill.copy(pending(store.files))
@@ -197,6 +182,16 @@ class Run:
             units={metric.name: metric.unit for metric in self.benchmark.metrics if metric.unit is not None},
             scored_users=self.scores.users,
         )
+
+
+def user_counts(index: TaskIndex, expected: Mask, done: Mask, failed: Mask) -> Counts:
+    """Return how many users a manifest counts, of masks over the tasks: a user with a record is not failed."""
+    users = index.users(expected)
+    return {
+        "users": users,
+        "done": users - index.users(expected & ~done),
+        "failed": index.users(failed & expected & ~done),
+    }
 
 
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:

@@ -272,10 +272,7 @@ class Manifest(msgspec.Struct, kw_only=True):
         """Take up the run so far, whose manifest is `old`, with its prices and limits, and note what was allowed to
         differ. Return what differs of the provenance, which was not asked."""
         changed = differences(old.provenance, self.provenance)
-        accepted = [
-            f"{name} was {value_text(a)}, is now {value_text(b)}"
-            for name, (a, b) in differences(old.identity, self.identity).items()
-        ]
+        accepted = changes(differences(old.identity, self.identity))
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
         self.set_prices(old.prices, old.price_endpoints)
         if primary := old.provenance.get("primary"):
@@ -410,11 +407,15 @@ def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[s
     found = differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
-        changes = "; ".join(f"{name} was {value_text(a)}, is now {value_text(b)}" for name, (a, b) in found.items())
         raise BadInput(
-            f"{where} holds a run of another configuration: {changes}. Give this one a --name of its own, "
+            f"{where} holds a run of another configuration: {'; '.join(changes(found))}. Give this one a --name of its own, "
             f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
         )
+
+
+def changes(found: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return `differences` as main clauses."""
+    return [f"{name} was {value_text(old)}, is now {value_text(new)}" for name, (old, new) in found.items()]
 
 
 def value_text(value: Any) -> str:

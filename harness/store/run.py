@@ -37,7 +37,7 @@ from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
 from harness.store.manifest import Identity, Manifest, same_identity, value_text
-from harness.store.tally import IN_FLIGHT, Tally, completion_of
+from harness.store.tally import IN_FLIGHT, RunTally, completion_of
 from harness.store.tasks import TaskIndex
 
 __all__ = [
@@ -84,7 +84,7 @@ class RunStore:
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
-        self.tally = Tally()
+        self.tally = RunTally()
         self.rate = Rate()
         self._session = uuid4().hex[:12]
         self._out, self._marked = (0, 0), (0, 0)
@@ -215,12 +215,12 @@ class RunStore:
         """Find the responses of done users too, to play them again."""
         self._find_responses(index, np.zeros(len(index), np.bool_))
 
-    def failed_users(self, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
-        """Return the number of expected users in the failures file, with unchanged tasks, that are not done."""
+    def failed(self, index: TaskIndex) -> NDArray[np.bool_]:
+        """Return a mask of the tasks in the failures file that are unchanged."""
         failed = np.zeros(len(index), np.bool_)
-        found = (index.current(data) for _, data in log.objects(self.files.failures))
-        failed[[position for position in found if position is not None]] = True
-        return index.users(failed & expected & ~self.done)
+        positions = [index.current(data) for _, data in log.objects(self.files.failures)]
+        failed[[position for position in positions if position is not None]] = True
+        return failed
 
     def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], tuple[int, int]]:
         """Return how often each request failed, by user, repeat and the request's digest: the tries that may count,
@@ -399,7 +399,7 @@ class RunStore:
 
     def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> None:
         """Count all saved responses, and find those of tasks that are not done."""
-        self.tally, self._saved = Tally(), {}
+        self.tally, self._saved = RunTally(), {}
         for line, data in log.objects(self.files.responses):
             self.beat()
             position = index.of(data)

@@ -23,7 +23,7 @@ UNANSWERED = frozenset({"retry", "unanswered", "probe", "outage"})
 COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
 
 
-class Tally:
+class RunTally:
     """`bill` has every saved reply to a run's own requests, and the requests without a reply that may have been billed.
     `reused` counts replies that are another run's, by its name; `replies` what all of them say, those of the harness's
     own baselines aside."""
@@ -64,9 +64,9 @@ class Tally:
             self.bill.lose(Rate.of(line), count_of(line.get("requests", 1)), count_of(line["sent"]))
 
 
-def tally_of(files: RunFiles) -> Tally:
+def tally_of(files: RunFiles) -> RunTally:
     """Return what the lines of a run add up to."""
-    tally = Tally()
+    tally = RunTally()
     for _, line in log.objects(files.responses):
         tally.add_reply(line)
     tally.add_events(files)

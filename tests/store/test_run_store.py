@@ -13,13 +13,15 @@ import numpy as np
 import orjson
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
+from harness.engine.run import user_counts
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
 from harness.store.run import RunFiles, RunStore, completion_of, record_of, replace_results, runs, same_identity
-from harness.store.tally import Tally
+from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.disks import FaultyDisk, QuickDisk
 
@@ -238,7 +240,7 @@ def test_estimate_does_not_depend_on_the_order_of_replies(opened: Opened, index:
     for number, sizes in enumerate(permutations(replies)):
         store = opened()
         store.open_logs(index)
-        store.tally = Tally()
+        store.tally = RunTally()
         for size in sizes:
             store.save_response(0, "甲", f"{number} {size}", 0, Reply(replies[size], 0.1, 1, "http://x", sent=size))
         found.append(store.tally.bill.cost([None], None).estimated_prompt_tokens)
@@ -338,6 +340,10 @@ def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
 # Failures
 
 
+def failed_users(store: RunStore, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
+    return user_counts(index, expected, store.done, store.failed(index))["failed"]
+
+
 def test_failures_are_counted_until_their_user_is_done(
     opened: Opened, index: TaskIndex, files: RunFiles, index_of: Callable[[str], TaskIndex]
 ) -> None:
@@ -350,10 +356,10 @@ def test_failures_are_counted_until_their_user_is_done(
     save(store, index, "乙")
     store = opened()
     store.open_logs(index)
-    assert store.failed_users(index, np.ones(len(index), np.bool_)) == 2
-    assert store.failed_users(index, np.array([True, False, False, False])) == 1
+    assert failed_users(store, index, np.ones(len(index), np.bool_)) == 2
+    assert failed_users(store, index, np.array([True, False, False, False])) == 1
     store.open_logs(index_of("甲 乙"))
-    assert store.failed_users(index_of("甲 乙"), np.ones(2, np.bool_)) == 1
+    assert failed_users(store, index_of("甲 乙"), np.ones(2, np.bool_)) == 1
     first = log.unseal(next(log.lines(files.failures)).text)
     assert first == {
         "user_id": "甲",

@@ -21,7 +21,7 @@ from harness.engine.accounts import tuning_of
 from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.store import log
-from harness.store.tally import Tally
+from harness.store.tally import RunTally
 from harness.ui.words import count, duration
 
 FEWEST, MOST = 10, 30
@@ -90,7 +90,7 @@ def estimate(session: Session) -> Estimate | None:
 
 def _bills(run: Run) -> tuple[dict[int, Bill], float]:
     """Return what each user who is done took, by position, and the mean seconds of a reply."""
-    tallies = {position: Tally() for position in np.flatnonzero(run.expected & run.done).tolist()}
+    tallies = {position: RunTally() for position in np.flatnonzero(run.expected & run.done).tolist()}
     seconds = list[float]()
     for _, line in chain(log.objects(run.store.files.responses), log.objects(run.store.files.events)):
         if (position := run.index.of(line)) not in tallies:

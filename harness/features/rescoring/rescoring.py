@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.cost import DEFERRED
-from harness.engine.files import Reported, index_file, now, stamp, write_report
+from harness.engine.files import Reported, now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
@@ -27,7 +25,7 @@ from harness.feature import function
 from harness.model import JSON, Record
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
-from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
+from harness.store.run import RECORD_FORMAT, numbered, replace_results
 from harness.ui.streams import tell
 
 
@@ -58,16 +56,10 @@ class Rescored:
 def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
-    tasks = run.tasks(chosen.tasks)
-    with (
-        closing(index_file(benchmark, run.files.subset, tasks, chosen.results, run.manifest.selection)) as index,
-        closing(RunStore(run.files, time.time, stamp())) as store,
-        asyncio.Runner() as loop,
-    ):
-        job = opened(benchmark, index, store)
-        scores, diverged = ReportScores(benchmark, job.subset, index), list[str]()
+    with opened(run, benchmark, chosen.results, chosen.tasks) as job, asyncio.Runner() as loop:
+        scores, diverged = ReportScores(benchmark, job.subset, job.index), list[str]()
         if chosen.reparse:
-            store.load_responses(index)
+            job.store.load_responses(job.index)
         _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
         if chosen.new_prices:
             _price_again(job, chosen.providers, run.label)
@@ -79,7 +71,7 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         about, notes = facts(job, run.name), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
+        chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, job.index))
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 

@@ -25,6 +25,7 @@ from harness.benchmarks.tasks import parse
 from harness.endpoint.request_body import Sampling
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
+from harness.engine.run import user_counts
 from harness.errors import AgentFailed, BadInput, BenchmarkError, in_brief
 from harness.features.plays.replies import TORN, Beat, Replies, opened
 from harness.features.verify.checksums import logs, unlike_manifest
@@ -33,7 +34,7 @@ from harness.reply_facts import ReplyFacts
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, numbered
-from harness.store.tally import Tally
+from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex
 
 MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
@@ -79,7 +80,7 @@ class Check:
         self.notes: list[str] = []
         self._run, self._files, self._manifest = run, run.files, run.manifest
         self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
-        self._tally = Tally()
+        self._tally = RunTally()
         self._replies = Replies(run.files.responses, self._counted, beat)
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
@@ -194,9 +195,7 @@ class Check:
 
     def _counts(self) -> Iterator[str]:
         """Yield numbers of the manifest that do not match the files."""
-        expected, users = self.expected | self.done, self._index.users
-        real = {"users": users(expected), "done": users(expected) - users(expected & ~self.done)}
-        real["failed"] = users(self._failed & expected & ~self.done)
+        real = user_counts(self._index, self.expected | self.done, self.done, self._failed)
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
