@@ -74,6 +74,11 @@ class UnclearTokens(Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     either: TokenCount = 0
 
 
+ANSWERER = ("model", "provider", "system_fingerprint")
+"""Members of a completion that name who answered, as the endpoint sends them."""
+SENT_BY_SOME = ("cached_tokens", "reasoning_tokens", "provider", "system_fingerprint")
+
+
 class Completion(Struct, frozen=True):
     """The reply of an endpoint to one request.
 
@@ -83,7 +88,8 @@ class Completion(Struct, frozen=True):
     one whose text is the arguments of its only tool call, `unclosed` one whose JSON has no end. Token counts are None
     if the endpoint reports none. `reasoning` is the thoughts of a model, if the endpoint returns them apart from the
     text. `cached_tokens` are those of the prompt that came from the endpoint's cache, `reasoning_tokens` those of the
-    completion that went into thoughts. `unclear` is what the endpoint's counts leave open, None for nothing.
+    completion that went into thoughts. `unclear` is what the endpoint's counts leave open, None for nothing. `model`,
+    `provider` (of a router such as OpenRouter) and `system_fingerprint` are who answered, in the endpoint's words.
     """
 
     text: str
@@ -96,10 +102,12 @@ class Completion(Struct, frozen=True):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     unclear: UnclearTokens | None = None
+    provider: str | None = None
+    system_fingerprint: str | None = None
 
     @property
     def data(self) -> JSON:
-        """Return the completion as responses have it; the counts of parts only if the endpoint reports them."""
+        """Return the completion as responses have it; `SENT_BY_SOME` only if the endpoint sends them."""
         made = {
             "text": self.text,
             "finish_reason": self.finish_reason,
@@ -109,10 +117,10 @@ class Completion(Struct, frozen=True):
             "refusal": self.refusal,
             "reasoning": self.reasoning,
         }
-        if self.cached_tokens is not None:
-            made["cached_tokens"] = self.cached_tokens
-        if self.reasoning_tokens is not None:
-            made["reasoning_tokens"] = self.reasoning_tokens
+        for name in SENT_BY_SOME:
+            value = getattr(self, name)
+            if value is not None:
+                made[name] = value
         if self.unclear is not None:
             made["unclear"] = to_builtins(self.unclear)
         return made
@@ -419,8 +427,8 @@ class RunFacts:
     """What a report says of the run; scorers know only records.
 
     `run` is plain values by name: settings, sampling parameters, tasks file, share, versions, date. `cost` is
-    `harness.cost.Cost` as JSON, None for a baseline. `expected_plays`
-    counts users times their repeats, None where there are no repeats.
+    `harness.cost.Cost` as JSON, None for a baseline, and `replies` is `harness.reply_facts.ReplyFacts`.
+    `expected_plays` counts users times their repeats, None where there are no repeats.
     """
 
     subset: str
@@ -433,8 +441,16 @@ class RunFacts:
     schedule: JSON | None = None
     run: JSON = field(default_factory=dict)
     cost: JSON | None = None
+    replies: JSON = field(default_factory=dict)
     repeats: int = 1
     expected_plays: int | None = None
+
+    @property
+    def stated(self) -> JSON:
+        """Return the members that a report has as they are, by the same names."""
+        names = ("prompt", "subset", "model", "name", "schedule", "run", "notes")
+        known = {name: value for name, value in (("cost", self.cost), ("replies", self.replies)) if value}
+        return {name: getattr(self, name) for name in names} | known
 
 
 RUN_FACTS = frozenset(

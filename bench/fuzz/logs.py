@@ -71,7 +71,7 @@ def _read(letter: str) -> None:
             for position in range(len(INDEX)):
                 STORE.responses_of(position)
         case _:
-            STORE.failed_users(INDEX, ~STORE.done)
+            STORE.failed(INDEX)
 
 
 def _sealed(line: bytes) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from harness.analysis.saved_runs import SavedRun
@@ -13,26 +14,27 @@ from harness.engine.finish import finish
 from harness.engine.run import Run
 from harness.errors import BadInput
 from harness.store.run import RunStore
-from harness.store.tasks import TaskIndex
 
 
 def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
     """Make the report of a run that was stopped or killed, of its records as they are, under its lock."""
-    benchmark, path = run.as_it_was(tasks, play=False), run.tasks(tasks)
-    with (
-        closing(index_file(benchmark, run.files.subset, path, results, run.manifest.selection)) as index,
-        closing(RunStore(run.files, time.time, stamp())) as store,
-    ):
-        job = opened(benchmark, index, store)
+    with opened(run, run.as_it_was(tasks, play=False), results, tasks) as job:
         report, more = finish(job, run.name, stopped=True)
         write_report(run.files, report, more)
         job.manifest.save(run.files.manifest)
 
 
-def opened(benchmark: Benchmark, index: TaskIndex, store: RunStore) -> Run:
-    """Return a run that is locked: its manifest is read again. Raise `BadInput` if it is gone."""
-    manifest = store.manifest()
-    if manifest is None:
-        raise BadInput(f"{store.files.manifest} no longer exists")
-    done = store.open_logs(index)
-    return Run(benchmark, store.files.subset, index, store, manifest, index.selected(manifest.selection) | done)
+@contextmanager
+def opened(run: SavedRun, benchmark: Benchmark, results: Path, tasks: Path | None) -> Iterator[Run]:
+    """Lock a run and open its files. Its manifest is read again. Raise `BadInput` if it is gone."""
+    files, path = run.files, run.tasks(tasks)
+    with (
+        closing(index_file(benchmark, files.subset, path, results, run.manifest.selection)) as index,
+        closing(RunStore(files, time.time, stamp())) as store,
+    ):
+        manifest = store.manifest()
+        if manifest is None:
+            raise BadInput(f"{files.manifest} no longer exists")
+        done = store.open_logs(index)
+        expected = index.selected(manifest.selection) | done
+        yield Run(benchmark, files.subset, index, store, manifest, expected)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import orjson
 
 from harness import defaults
@@ -18,19 +15,18 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report
 from harness.cost import DEFERRED
-from harness.engine.files import index_file, now, stamp, write_report
+from harness.engine.files import now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
-from harness.engine.run import Run, counted_cost
+from harness.engine.run import Run
 from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record
 from harness.options.prices import prices_again
 from harness.reporting.reported import Reported
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
-from harness.store.run import RECORD_FORMAT, RunStore, numbered, replace_results
-from harness.store.submissions import pending
+from harness.store.run import RECORD_FORMAT, numbered, replace_results
 from harness.ui.streams import tell
 
 
@@ -61,26 +57,22 @@ class Rescored:
 def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
     """Score a run again, under its lock. Raise `BadInput` if its tasks have changed; its results are then unchanged."""
     benchmark = run.as_it_was(chosen.tasks, play=chosen.reparse)
-    tasks = run.tasks(chosen.tasks)
-    with (
-        closing(index_file(benchmark, run.files.subset, tasks, chosen.results, run.manifest.selection)) as index,
-        closing(RunStore(run.files, time.time, stamp())) as store,
-        asyncio.Runner() as loop,
-    ):
-        job = opened(benchmark, index, store)
-        scores, diverged = ReportScores(benchmark, job.subset, index), list[str]()
+    with opened(run, benchmark, chosen.results, chosen.tasks) as job, asyncio.Runner() as loop:
+        scores, diverged = ReportScores(benchmark, job.subset, job.index), list[str]()
         if chosen.reparse:
-            store.load_responses(index)
+            job.store.load_responses(job.index)
         _replace(job, _scored(_measured(job, loop if chosen.reparse else None, diverged), scores))
         if chosen.new_prices:
             _price_again(job, chosen.providers, run.label)
-        failed = store.failed_users(index, job.expected)
-        _settle(job, failed)
+        job.manifest.times["reevaluated"] = now()
+        job.manifest.tasks["truth"] = benchmark.task_files.truth_sha256
+        job.settle()
+        job.manifest.save(run.files.manifest)
         many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
-        about, notes = facts(job, run.name, failed), (many,) if diverged else ()
+        about, notes = facts(job, run.name), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
         write_report(run.files, report, more)
-        chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, index))
+        chosen.reported(Reported(run.files, report, job.manifest.selection["sample_seed"], benchmark, job.index))
         return Rescored(run.files, report, notes, job.manifest.state != INCOMPLETE)
 
 
@@ -101,16 +93,6 @@ def _replace(job: Run, records: Iterator[JSON]) -> None:
         manifest.results_sha256 = sha256
 
 
-def _settle(job: Run, failed: int) -> None:
-    """Save what the new results change in the manifest."""
-    manifest = job.manifest
-    manifest.times["reevaluated"] = now()
-    manifest.tasks["truth"] = job.benchmark.task_files.truth_sha256
-    manifest.cost = msgspec.to_builtins(counted_cost(manifest, job.store.bill.copy(pending(job.store.files))))
-    manifest.counts |= {"users": job.users, "done": job.users_done, "failed": failed}
-    manifest.save(job.store.files.manifest)
-
-
 def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
     """Give all replies of a run the price of today where they came from, or say that there is none."""
     manifest = job.manifest
@@ -118,7 +100,7 @@ def _price_again(job: Run, providers_file: Path | None, label: str) -> None:
     if manifest.provenance["endpoint"] != defaults.EMBEDDED and not any(known_today):
         tell(f"{label}: no price is known for {manifest.identity['model']}: its cost stays as it is")
     for place, price in enumerate(known_today):
-        if price and manifest.tuning.get(DEFERRED) and not job.store.bill.has_deferred:
+        if price and manifest.tuning.get(DEFERRED) and not job.store.tally.bill.has_deferred:
             price = price.when_deferred  # an earlier version's run, whose lines do not say that they were deferred
         prices[place] = price or prices[place]
     manifest.set_prices(prices, manifest.price_endpoints)

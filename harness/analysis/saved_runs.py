@@ -19,7 +19,7 @@ from harness.defaults import PARSE_RETRIES, RETRIES_MOST
 from harness.errors import BadInput, reading
 from harness.model import JSON
 from harness.options import trusted
-from harness.store.manifest import Manifest, differences, share
+from harness.store.manifest import Manifest, changes, differences, share
 from harness.store.run import RunFiles, value_text
 
 ASKED: dict[str, Any] = {"structured": "json_object", "parse_retries": PARSE_RETRIES}
@@ -248,8 +248,8 @@ class SavedRun:
         """Return the benchmark on the run's own data. Raise `BadInput` if the data has changed."""
         made = self.benchmark(folder, play=play)
         if found := differences(self.manifest.identity["settings"], made.configuration.identity):
-            changes = "; ".join(f"{name} was {value_text(a)}, is now {value_text(b)}" for name, (a, b) in found.items())
-            raise BadInput(f"the run was made with other data ({changes}): restore it, or name it with --tasks-dir")
+            words = "; ".join(changes(found))
+            raise BadInput(f"the run was made with other data ({words}): restore it, or name it with --tasks-dir")
         if (of := made.origin) is not None:
             for name, data in kept_files(made).items():
                 if self._digests.get(name) != sha256(data).hexdigest():

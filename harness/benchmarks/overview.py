@@ -173,6 +173,9 @@ def _about_run(report: Report) -> Iterator[Block]:
             f"{short_hash(run['tasks_sha256'])} Endpoint: {run['endpoint']}. Harness {run['harness']}, run begun "
             f"{run['created']}."
         )
+    if report.replies:
+        for words in report.replies.sentences():
+            yield Paragraph(f"{words[0].upper()}{words[1:]}.")
 
 
 def _setting(name: str, value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.benchmarks.user_code import described
 from harness.errors import BadInput, in_brief
@@ -34,6 +34,16 @@ def count(value: object) -> int:
     if type(value) is not int or not 0 <= value < LARGEST_SUM:
         raise ValueError(f"expected a whole number from 0, got {in_brief(value)}")
     return value
+
+
+def in_form_of(saved: Any, measured: Any) -> Any:
+    """Return what was measured now without the members that a saved record, of an earlier version, does not have."""
+    if isinstance(saved, dict) and isinstance(measured, dict):
+        both = saved.keys() & measured.keys()
+        return {name: in_form_of(saved[name], measured[name]) for name in both}
+    if isinstance(saved, list) and isinstance(measured, list) and len(saved) == len(measured):
+        return [in_form_of(*pair) for pair in zip(saved, measured, strict=True)]
+    return measured
 
 
 def begins_user(data: JSON, before: JSON) -> bool:

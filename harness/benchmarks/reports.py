@@ -24,6 +24,7 @@ from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.cost import Cost
 from harness.errors import BadInput, in_brief
 from harness.model import JSON, Block, Chart, Sketch, Table
+from harness.reply_facts import ReplyFacts
 from harness.scoring.bootstrap import Array
 
 FORMAT = 4
@@ -127,8 +128,8 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     smallest difference to another run that a comparison shows, by headline metric. `details` are the benchmark's own
     values, `sections` its own blocks. `repeats` is unset if users are played once. `run` is what was run, empty for
     results of another program. `cost` is that of all saved replies, unset for a baseline, another program's results,
-    and earlier reports. `intervals_over` names the units that intervals are computed from, None for intervals of
-    another kind.
+    and earlier reports; `replies` is what these replies say, unset where they say nothing. `intervals_over` names the
+    units that intervals are computed from, None for intervals of another kind.
     """
 
     format: int = FORMAT
@@ -162,6 +163,7 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     run: JSON = {}
     usage: dict[str, Count] = {}
     cost: Cost | UnsetType = UNSET
+    replies: ReplyFacts | UnsetType = UNSET
     intervals_over: str | None = None
     notes: tuple[str, ...]
 

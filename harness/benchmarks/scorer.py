@@ -188,10 +188,7 @@ class Scorer:
                 "benchmark": benchmark.name,
                 **reports.declared(type(benchmark)),
                 "prompt_version": benchmark.version,
-                "prompt": run.prompt,
-                "subset": run.subset,
-                "model": run.model,
-                "name": run.name,
+                **run.stated,
                 "coverage": reports.Coverage(run.expected_users, merged.users, run.failed_users, complete),
                 "metrics": {name: of for name, of in found.items() if name in names},
                 "secondary": {name: of for name, of in found.items() if name not in names},
@@ -216,16 +213,12 @@ class Scorer:
                     dict(sorted(merged.repairs.items())),
                     dict(sorted(merged.breaches.items())),
                 ),
-                "schedule": run.schedule,
-                "run": run.run,
                 "usage": {name: merged.usage[name] for name in USAGE},
-                **({"cost": run.cost} if run.cost else {}),
                 "intervals_over": None
                 if benchmark.scoring.has_intervals
                 else reports.BLOCKS
                 if merged.rows is None
                 else reports.USERS,
-                "notes": run.notes,
                 **({"repeats": self._repeats(merged, run)} if run.repeats > 1 else {}),
             },
             Report,
@@ -320,7 +313,7 @@ def raw_rows(benchmark: Benchmark, records: Sequence[Record], live: bool = False
     through = () if benchmark.origin else ODD_SHAPE  # what ships is right, and the record is odd
     with guarded(benchmark, "statistics", *through):
         made = benchmark.scoring.running if live else benchmark.scoring.tallied
-        found, tally = made([record.data for record in records])
+        found, tally = made([benchmark.records.completed(record.data) for record in records])
         if found is None:
             found = [[record.data["metrics"][metric.name] for metric in benchmark.metrics] for record in records]
         rows = np.asarray(found, dtype=np.float64)

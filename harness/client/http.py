@@ -94,7 +94,7 @@ class Client:
         self._interruptions: tuple[type[Exception], ...] = (TransportFault, *self.errors)
         self.shown = address.shown
         self.hide = Scrubber(secrets(address, self._way.via, self._public))
-        self._served: str | None = None
+        self._served: tuple[str | None, ...] = ()
         headers = {"Accept-Encoding": ENCODINGS, **address.headers, "Content-Type": "application/json"}
         if address.key is not None:
             headers["Authorization"] = f"Bearer {address.key}"
@@ -166,7 +166,7 @@ class Client:
             _check_size(completion)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
-        if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
+        if _answerer(completion) != self._served or completion.refusal or completion.finish_reason not in ENDS:
             completion = self.vetted(completion)
         return Received(completion, self.shown, first_token)
 
@@ -216,16 +216,23 @@ class Client:
         return whole, first_token
 
     def vetted(self, completion: Completion) -> Completion:
-        """Remove secrets from the endpoint's own words: the served model, why the reply ended, a refusal.
+        """Remove secrets from the endpoint's own words: who answered, why the reply ended, a refusal.
 
-        A model's name without any is not checked again.
+        Who answered is not checked again if it had no secret.
         """
         hide, reason, refusal = self._hidden, completion.finish_reason, completion.refusal
-        model = completion.model and hide(completion.model)
-        if model == completion.model:
-            self._served = model
-        reason = reason if reason is None or reason in ENDS else hide(reason)
-        return structs.replace(completion, model=model, finish_reason=reason, refusal=refusal and hide(refusal))
+        answerer = _answerer(completion)
+        model, provider, fingerprint = [name and hide(name) for name in answerer]
+        if (model, provider, fingerprint) == answerer:
+            self._served = answerer
+        return structs.replace(
+            completion,
+            model=model,
+            provider=provider,
+            system_fingerprint=fingerprint,
+            finish_reason=reason if reason is None or reason in ENDS else hide(reason),
+            refusal=refusal and hide(refusal),
+        )
 
     def mapped(self, error: Exception, stood_still: bool = False) -> HarnessError:
         """Return the harness's error for one of the transport; `stood_still`: this machine did meanwhile.
@@ -313,6 +320,10 @@ class Client:
     def _hidden(self, text: str) -> str:
         """Return the beginning of foreign words without secrets: to look for them takes a second for 10 MB."""
         return self.hide(text[: 2 * MAX_WORDS])[:MAX_WORDS]  # no secret is cut in two before it is looked for
+
+
+def _answerer(completion: Completion) -> tuple[str | None, ...]:
+    return completion.model, completion.provider, completion.system_fingerprint  # as in `ANSWERER`
 
 
 def _streams(response: aiohttp.ClientResponse) -> bool:

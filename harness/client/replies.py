@@ -114,6 +114,7 @@ def completion_of(data: dict[str, Any]) -> Completion:
         raise TransportFault("no_choices", "the reply's choice has no message")
     refusal, content, reason = message.get("refusal"), message.get("content"), choice.get("finish_reason")
     usage, model = data.get("usage"), data.get("model")
+    provider, fingerprint = data.get("provider"), data.get("system_fingerprint")
     if type(usage) is not dict:
         usage = {}
     if reason != "stop":
@@ -142,6 +143,8 @@ def completion_of(data: dict[str, Any]) -> Completion:
         tokens.cached,
         tokens.reasoning,
         tokens.unclear,
+        provider if type(provider) is str and provider else None,
+        fingerprint if type(fingerprint) is str and fingerprint else None,
     )
 
 

@@ -22,6 +22,7 @@ from harness.benchmarks.parsing import is_json
 from harness.client.error_phrases import MESSAGES, is_error
 from harness.client.replies import NO_WORDS, arguments_of, decoded, index_of, without_envelope, without_half_pairs
 from harness.errors import TransportFault
+from harness.model import ANSWERER
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
@@ -151,7 +152,7 @@ class StreamedReply:
         self._choices: dict[int | str, _Choice] = {}
         self._rest: dict[str, Any] = {}
         self._error: Any = None
-        self._model: str | None = None
+        self._named: dict[str, Any] = {"model": None}
         self._usage: dict[str, Any] | None = None
         self._has_halves = False
         self._begun = False
@@ -200,7 +201,7 @@ class StreamedReply:
             return self._writable({"error": self._error})
         if not (self.done or self.finished or (ended if self._choices else self._rest)):
             raise broke_off
-        found = {**self._rest, "model": self._model, "usage": self._usage}
+        found = {**self._rest, **self._named, "usage": self._usage}
         if self._choices:
             found["choices"] = [choice.whole() for choice in self._choices.values()]
         return self._writable(found)
@@ -260,8 +261,7 @@ class StreamedReply:
         if (error := chunk.get("error")) and is_error(error):
             self._fail(chunk)
             return
-        if self._model is None:
-            self._model = chunk.get("model") or None
+        self._note_answerer(chunk)
         usage, choices = chunk.get("usage"), chunk.get("choices")
         if type(usage) is dict:
             self._usage = usage
@@ -274,6 +274,11 @@ class StreamedReply:
         else:
             if len(self._rest) < MOST_MEMBERS:
                 self._rest |= chunk
+
+    def _note_answerer(self, chunk: dict[str, Any]) -> None:
+        for name in ANSWERER:
+            if not self._named.get(name) and chunk.get(name):
+                self._named[name] = chunk[name]
 
     def _merge_choice(self, choice: dict[str, Any]) -> None:
         index = index_of(choice)

@@ -28,8 +28,8 @@ from harness.printable import on_one_line
 from harness.store.lock import held
 from harness.store.log import objects
 from harness.store.manifest import COMPLETE, RUNNING
-from harness.store.run import bill_of
 from harness.store.submissions import Wave, pending
+from harness.store.tally import tally_of
 from harness.ui.cells import to_left, to_right
 from harness.ui.console import console
 from harness.ui.streams import show_json
@@ -204,7 +204,7 @@ def _usage(run: SavedRun) -> JSON:
         except BadInput:
             return _named({}, None)
         return _named(report.usage, report.cost or None)
-    bill = bill_of(run.files).copy(pending(run.files))
+    bill = tally_of(run.files).bill.copy(pending(run.files))
     usage = bill.total
     named = {"untold": usage.requests_without_usage, **{name: getattr(usage, name) for name in USAGE[:3]}}
     return _named(named, counted_cost(manifest, bill))

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
-
 from harness.benchmark import Benchmark, remark
 from harness.benchmarks import tasks
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
@@ -18,12 +16,11 @@ from harness.benchmarks.scorer import Scorer, Totals
 from harness.benchmarks.user_code import guarded
 from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.defaults import SHARD_USERS
-from harness.engine.run import Run, counted_cost, drawn
+from harness.engine.run import Run, drawn
 from harness.model import JSON, Record, RunFacts
 from harness.options.extension import extensions
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.run import record_of
-from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
 
 SELECTED = tuple(Selection.__annotations__)
@@ -79,12 +76,8 @@ class ReportScores:
         return self._merged
 
 
-def _go_on() -> None:
-    pass
-
-
 def finish(
-    run: Run, name: str, stopped: bool, check: Callable[[], None] = _go_on
+    run: Run, name: str, stopped: bool, check: Callable[[], None] = lambda: None
 ) -> tuple[Report, Mapping[str, bytes]]:
     """Finish a run's files, and return its report and the benchmark's files that belong to it.
 
@@ -107,7 +100,8 @@ def finish(
             add(line)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
-    return scores.report(facts(run, name, _count(run)))
+    run.settle()
+    return scores.report(facts(run, name))
 
 
 def leave(run: Run) -> None:
@@ -115,34 +109,25 @@ def leave(run: Run) -> None:
     are. The manifest is changed, not saved; `resume` finishes the run, and `report` makes a report of it as it is."""
     run.manifest.results_sha256 = None
     run.manifest.state = STOPPED
-    _count(run)
+    run.settle()
 
 
-def _count(run: Run) -> int:
-    """Put into the manifest what the run's files hold; return the number of failed users."""
-    manifest, store = run.manifest, run.store
-    if store.reused:
-        manifest.provenance["reused"] = dict(store.reused)
-    failed = store.failed_users(run.index, run.expected)
-    manifest.counts = {"users": run.users, "done": run.users_done, "failed": failed, "torn_lines": store.torn}
-    manifest.cost = msgspec.to_builtins(counted_cost(manifest, store.bill.copy(pending(store.files))))
-    return failed
-
-
-def facts(run: Run, name: str, failed: int) -> RunFacts:
-    """Return what a report states about a run besides its scores; its cost is the manifest's."""
+def facts(run: Run, name: str) -> RunFacts:
+    """Return what a report states about a settled run besides its scores."""
+    manifest = run.manifest
     return RunFacts(
         subset=run.subset,
         model=run.sampling.model,
         name=name,
         prompt=run.benchmark.configuration.source,
-        expected_users=run.users,
-        failed_users=failed,
+        expected_users=manifest.counts["users"],
+        failed_users=manifest.counts["failed"],
         repeats=run.index.repeats,
         expected_plays=int(run.expected.sum()),
-        schedule=run.manifest.times.get("schedule"),
-        run=described(run.manifest),
-        cost=run.manifest.cost,
+        schedule=manifest.times.get("schedule"),
+        run=described(manifest),
+        cost=manifest.cost,
+        replies=manifest.replies,
         notes=tuple(_notes(run)),
     )
 

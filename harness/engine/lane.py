@@ -107,6 +107,7 @@ class Lane:
         self.progress = Progress(plan.name, findings, caller, plan.requested, clock, plan.power, where)
         self.findings = findings
         self._steps_left: dict[int, int] = {}
+        self._warned_of_models: set[Run] = set()
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
         for one in hooks:
@@ -343,6 +344,11 @@ class Lane:
             run.store.event("warning", detail=warning)
             run.warnings += [warning] if warning not in run.warnings else []
             self.findings.show(warning)
+        answerers = run.store.tally.replies.facts
+        if run not in self._warned_of_models and (words := answerers.warning(run.sampling.model)):
+            self._warned_of_models.add(run)
+            run.store.event("answered_by", detail=words)
+            self.findings.show(words)
 
 
 @dataclass(slots=True, eq=False)

@@ -34,9 +34,10 @@ from harness.store.manifest import (
     Tuning,
     slice_of,
 )
-from harness.store.run import bill_of, lock_runs, take_up
+from harness.store.run import lock_runs, take_up
 from harness.store.submissions import INSTEAD_OF_BATCHES, outstanding
 from harness.store.submissions import NAME as BATCHES
+from harness.store.tally import tally_of
 from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
 
@@ -190,7 +191,7 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Seq
         if name.partition(".")[0] not in NOT_REPORTED:
             emit(Changed(run.label, name, before, after))
     trusted.remember_code(manifest, os.environ)
-    if old and old.provenance["endpoint"] != plan.endpoint and not bill_of(store.files).has_requests:
+    if old and old.provenance["endpoint"] != plan.endpoint and not tally_of(store.files).bill.has_requests:
         manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
     store.rate = Rate(manifest.take_price(plan.price))
     for one in hooks:

@@ -21,10 +21,12 @@ from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
 from harness.model import SubsetProgress
 from harness.options.plan import sampling_again
-from harness.store.manifest import Manifest
+from harness.store.manifest import Counts, Manifest
 from harness.store.run import RunStore
+from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
 
+Mask = NDArray[np.bool_]
 WITH_TASK = 2_000
 """Users whose tasks a report needs, so that its time does not grow with them."""
 
@@ -107,7 +109,7 @@ class Run:
     @property
     def cost(self) -> Cost | None:
         """Return what all saved replies cost, of every session; None for a baseline, which costs nothing."""
-        return counted_cost(self.manifest, self.store.bill)
+        return counted_cost(self.manifest, self.store.tally.bill)
 
     @cached_property
     def is_billed(self) -> bool:
@@ -154,6 +156,18 @@ class Run:
         left: NDArray[np.int32] = np.maximum(1, self.index.steps[positions] - saved[positions])
         return left
 
+    def settle(self) -> None:
+        """Put into the manifest what the run's files hold. Reports and `verify` read it there alone."""
+        manifest, store = self.manifest, self.store
+        failed = store.failed(self.index)
+        manifest.counts |= user_counts(self.index, self.expected, self.done, failed)
+        manifest.counts["torn_lines"] = store.torn
+        if store.tally.reused:
+            manifest.provenance["reused"] = dict(store.tally.reused)
+        bill = store.tally.bill.copy(pending(store.files))
+        manifest.cost = msgspec.to_builtins(counted_cost(manifest, bill))
+        manifest.replies = msgspec.to_builtins(store.tally.replies.facts) or manifest.replies
+
     def progress(self) -> SubsetProgress:
         """Return how far the run is; with repeats each counts as a user."""
         repeats = self.index.repeats
@@ -168,6 +182,16 @@ class Run:
             units={metric.name: metric.unit for metric in self.benchmark.metrics if metric.unit is not None},
             scored_users=self.scores.users,
         )
+
+
+def user_counts(index: TaskIndex, expected: Mask, done: Mask, failed: Mask) -> Counts:
+    """Return how many users a manifest counts, of masks over the tasks: a user with a record is not failed."""
+    users = index.users(expected)
+    return {
+        "users": users,
+        "done": users - index.users(expected & ~done),
+        "failed": index.users(failed & expected & ~done),
+    }
 
 
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:

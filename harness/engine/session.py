@@ -35,10 +35,11 @@ from harness.errors import (
 )
 from harness.model import JSON, Snapshots
 from harness.options.plan import Plan
+from harness.reply_facts import together
 from harness.reporting.reported import Reported
 from harness.store.manifest import COMPLETE, part_of
-from harness.store.run import bill_of
 from harness.store.submissions import outstanding, pending
+from harness.store.tally import tally_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
@@ -130,7 +131,7 @@ class Session:
     def _is_free(self) -> bool:
         """Return whether this command has made the runs, and sent nothing of them that may be billed."""
         stores = [run.store.files for run in self.runs]
-        billed = any(bill_of(files).has_requests or pending(files) for files in stores)
+        billed = any(tally_of(files).bill.has_requests or pending(files) for files in stores)
         return all(run.is_new for run in self.runs) and not billed
 
     def _drop(self, ending: HarnessError) -> int:
@@ -188,13 +189,19 @@ class Session:
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
                 batches=batches,
-                warnings=[warning for run in runs for warning in run.warnings],
+                warnings=[*self._models_warning(), *[warning for run in runs for warning in run.warnings]],
                 diverged=sum(run.diverged for run in runs),
             )
         )
         if ending is not None:
             return ExitCode.of(ending)
         return FAILURES_EXIT if remaining else COMPLETE_EXIT
+
+    def _models_warning(self) -> Iterator[str]:
+        """Yield what is odd about who answered the runs that were played, if anything."""
+        facts = together(run.store.tally.replies.facts for run in self.unfinished)
+        if warning := facts.warning(self.plan.sampling.model):
+            yield f"{warning}; the report has their shares"
 
     @property
     def is_resumable(self) -> bool:

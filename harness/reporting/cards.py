@@ -56,6 +56,7 @@ class ReportCards:
     def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
         """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
         with self._guarded(f"user {data['user_id']}, card"):
+            data = self._completed(data)
             own = self._own.card(data, task, replies)
             blocks = None if own is None else reports.checked(own)
         made = self._plain(data, replies) if blocks is None else blocks
@@ -113,7 +114,10 @@ class ReportCards:
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
         """Return what only several records show together."""
         with self._guarded("together"):
-            return tuple(self._own.together(records))
+            return tuple(self._own.together([self._completed(data) for data in records]))
+
+    def _completed(self, data: JSON) -> JSON:
+        return (self.benchmark or Benchmark).records.completed(data)
 
     def _guarded(self, about: str) -> AbstractContextManager[None]:
         """Guard an author's code. An odd record of a benchmark that ships is to blame itself: that error passes."""

@@ -21,6 +21,7 @@ from harness.cost import Cost, Price
 from harness.defaults import CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
+from harness.reply_facts import ReplyFacts
 from harness.store.atomic import write
 from harness.store.disk import DISK, Disk
 from harness.store.files import runs_in
@@ -181,10 +182,14 @@ class Times(TypedDict, total=False):
     reevaluated: Any
 
 
+OF_SESSION = frozenset({"subset", "identity", "provenance", "tuning", "tasks", "selection", "format"})
+
+
 class Manifest(msgspec.Struct, kw_only=True):
     """`state` is `running` (or died), `stopped` (by a signal or the endpoint), `incomplete` (all played, some users
     failed) or `complete`; `results_sha256` is set with the last. `cost` is that of all sessions (`harness.cost.Cost`),
-    None for a baseline and before a session has ended."""
+    None for a baseline and before a session has ended; `replies` is what all saved replies say
+    (`harness.reply_facts.ReplyFacts`). A session brings what `OF_SESSION` names, and continues the rest."""
 
     subset: str
     identity: Identity
@@ -197,6 +202,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     times: Times
     results_sha256: str | None = None
     cost: JSON | None = None
+    replies: JSON = {}
     format: int = FORMAT
 
     @property
@@ -268,25 +274,30 @@ class Manifest(msgspec.Struct, kw_only=True):
         return self.selection.get("repeats", 1)
 
     def go_on(self, old: Manifest) -> dict[str, tuple[Any, Any]]:
-        """Take up state, counts, times, cost, prices and limits of the run so far, whose manifest is `old`, and note
-        what was allowed to differ. Return what differs of the provenance, which was not asked."""
+        """Take up the run so far, whose manifest is `old`, with its prices and limits, and note what was allowed to
+        differ. Return what differs of the provenance, which was not asked."""
         changed = differences(old.provenance, self.provenance)
-        accepted = [
-            f"{name} was {value_text(a)}, is now {value_text(b)}"
-            for name, (a, b) in differences(old.identity, self.identity).items()
-        ]
+        accepted = changes(differences(old.identity, self.identity))
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
         self.set_prices(old.prices, old.price_endpoints)
         if primary := old.provenance.get("primary"):
             self.provenance["primary"] = primary
         if learned := old.tuning.get("learned_limit"):
             self.tuning["learned_limit"] = learned
-        self.state, self.counts, self.results_sha256, self.cost = old.state, old.counts, old.results_sha256, old.cost
-        self.times = {**self.times, **old.times}
+        for name in self.__struct_fields__:
+            if name not in OF_SESSION:
+                setattr(self, name, getattr(old, name))
         return changed
 
+    @property
+    def reply_facts(self) -> ReplyFacts:
+        return msgspec.convert(self.replies, ReplyFacts)
+
     def save(self, path: Path, disk: Disk = DISK) -> None:
-        write(path, orjson.dumps(msgspec.structs.asdict(self), option=orjson.OPT_INDENT_2) + b"\n", disk=disk)
+        data = msgspec.structs.asdict(self)
+        if not self.replies:
+            del data["replies"]
+        write(path, orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n", disk=disk)
 
 
 class _Sampling(msgspec.Struct, forbid_unknown_fields=True):
@@ -308,7 +319,7 @@ class _Schedule(msgspec.Struct):
     event_loop: Number | None = None
 
 
-for _kind in (Manifest, _Sampling, _Schedule, Price, Cost):
+for _kind in (Manifest, _Sampling, _Schedule, Price, Cost, ReplyFacts):
     msgspec.json.Decoder(_kind)  # two threads in which msgspec looks at a type for the first time end the interpreter
 
 UNKNOWN = "not a parameter of this version of the harness"
@@ -353,6 +364,7 @@ def _wrong(data: JSON) -> str | None:
             ("provenance.price", made.provenance.get("price"), Price | None),
             ("provenance.later_prices", made.provenance.get("later_prices", ()), list[Price | None]),
             ("cost", made.cost, Cost | None),
+            ("replies", made.replies, ReplyFacts),
         ):
             section = place
             msgspec.convert(value, kind)
@@ -400,11 +412,15 @@ def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[s
     found = differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
-        changes = "; ".join(f"{name} was {value_text(a)}, is now {value_text(b)}" for name, (a, b) in found.items())
         raise BadInput(
-            f"{where} holds a run of another configuration: {changes}. Give this one a --name of its own, "
-            f"move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
+            f"{where} holds a run of another configuration: {'; '.join(changes(found))}. Give this one a --name of its "
+            f"own, move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
         )
+
+
+def changes(found: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """Return `differences` as main clauses."""
+    return [f"{name} was {value_text(old)}, is now {value_text(new)}" for name, (old, new) in found.items()]
 
 
 def value_text(value: Any) -> str:

@@ -8,21 +8,19 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.benchmarks.files import holds, open_regular
-from harness.cost import Bill, Rate
+from harness.cost import Rate
 from harness.errors import BadInput, MachineError
-from harness.model import JSON, LARGEST_COUNT, Completion, Failure, Record, Reply, RunUsage
+from harness.model import JSON, Completion, Failure, Record, Reply
 from harness.store import log, manifest
 from harness.store.atomic import (
     clear,
@@ -39,13 +37,20 @@ from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles, runs, runs_in
 from harness.store.lock import RunLock
 from harness.store.manifest import Identity, Manifest, same_identity, value_text
+from harness.store.tally import IN_FLIGHT, RunTally, completion_of
 from harness.store.tasks import TaskIndex
 
-__all__ = ["RECORD_FORMAT", "RunFiles", "RunStore", "replace_results", "runs", "runs_in", "same_identity", "value_text"]
-
-IN_FLIGHT = "in_flight"
-UNANSWERED = frozenset({"retry", "unanswered", "probe", "outage"})
-"""Lines of the log: those that have a member `sent` may have been billed."""
+__all__ = [
+    "RECORD_FORMAT",
+    "RunFiles",
+    "RunStore",
+    "completion_of",
+    "replace_results",
+    "runs",
+    "runs_in",
+    "same_identity",
+    "value_text",
+]
 
 NO_FAILURE = ("http_429", "denied")
 """Kinds of tries that count against no request."""
@@ -57,8 +62,7 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
-    `bill` has every saved reply to this run's own requests, of earlier sessions too, and the requests without a reply
-    that may have been billed. `rate` is that of the requests of now.
+    `tally` is what the lines of all sessions add up to. `rate` is that of the requests of now.
     """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
@@ -76,12 +80,10 @@ class RunStore:
         self._synced_at = clock()
         self._results_at: NDArray[np.int64] = np.empty(0, np.int64)
         self.torn = 0
-        self.bill = Bill()
+        self.tally = RunTally()
         self.rate = Rate()
         self._session = uuid4().hex[:12]
         self._out, self._marked = (0, 0), (0, 0)
-        self.reused: Counter[str] = Counter()
-        """How many of the saved replies are another run's, by its name."""
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -173,7 +175,7 @@ class RunStore:
         self._sync_logs()  # what a dead process left may be in the kernel alone, and is now built on
         sync_folder(files.folder, self._disk)
         self._results_at = self._find_done(index)
-        self._saved = self._find_responses(index, self.done)
+        self._find_responses(index, self.done)
         return self.done
 
     @property
@@ -207,14 +209,14 @@ class RunStore:
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
-        self._saved = self._find_responses(index, np.zeros(len(index), np.bool_))
+        self._find_responses(index, np.zeros(len(index), np.bool_))
 
-    def failed_users(self, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
-        """Return the number of expected users in the failures file, with unchanged tasks, that are not done."""
+    def failed(self, index: TaskIndex) -> NDArray[np.bool_]:
+        """Return a mask of the tasks in the failures file that are unchanged."""
         failed = np.zeros(len(index), np.bool_)
-        found = (index.current(data) for _, data in log.objects(self.files.failures))
-        failed[[position for position in found if position is not None]] = True
-        return index.users(failed & expected & ~self.done)
+        positions = [index.current(data) for _, data in log.objects(self.files.failures)]
+        failed[[position for position in positions if position is not None]] = True
+        return failed
 
     def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], tuple[int, int]]:
         """Return how often each request failed, by user, repeat and the request's digest: the tries that may count,
@@ -241,21 +243,19 @@ class RunStore:
     def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
         again (`responses_of`) until the user has its record."""
-        if reply.reused is not None:
-            self.reused[reply.reused] += 1
-        else:
-            self.bill.at(self.rate).add(reply.completion, reply.sent)
-        line = log.seal(response_line(key, request, nth, reply, repeat, self.rate))
-        offset = self._responses.append_sealed([line])
-        self._saved.setdefault(position, []).append((offset, len(line)))
+        data = response_line(key, request, nth, reply, repeat, self.rate)
+        line = log.seal(data)
+        self._take_response(data, position, self._responses.append_sealed([line]), len(line))
         self._unsynced_line()
 
     def append_lines(self, name: str, lines: bytes) -> int:
         """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
-        where. What they say is known once the logs are opened again."""
+        where. Replies are counted at once; all else that they say is known once the logs are opened again."""
         opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
         offset = opened.get(name, self._events).append_sealed([lines])
         self._appended_users += lines.count(b"\n") if name == "results" else 0
+        for line in lines.splitlines() if name == "responses" else ():
+            self.tally.add_reply(log.unseal(line))
         self._unsynced_line()
         return offset
 
@@ -286,8 +286,7 @@ class RunStore:
     def event(self, what: str, **details: Any) -> None:
         line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
         self._events.append(line)
-        if what in UNANSWERED:
-            count_lost(self.bill, line)
+        self.tally.add_event(line)
 
     def starts(self, size: int, times: int = 1) -> None:
         """Have a request of so many bytes in flight, up to so many `times` at once, until `lands` is called with the
@@ -394,21 +393,21 @@ class RunStore:
                 found[position] = line.offset
         return found
 
-    def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> dict[int, list[tuple[int, int]]]:
-        """Return the offsets and sizes of the saved responses of tasks that are not done; count those of all."""
-        self.bill = Bill()
-        places: dict[int, list[tuple[int, int]]] = {}
-        self.reused.clear()
+    def _find_responses(self, index: TaskIndex, done: NDArray[np.bool_]) -> None:
+        """Count all saved responses, and find those of tasks that are not done."""
+        self.tally, self._saved = RunTally(), {}
         for line, data in log.objects(self.files.responses):
             self.beat()
-            count_reply(self.bill, data)
-            if "reused" in data:
-                self.reused[str(data["reused"])] += 1
             position = index.of(data)
-            if position is not None and not done[position]:
-                places.setdefault(position, []).append((line.offset, line.size))
-        count_unanswered(self.bill, self.files)
-        return places
+            is_done = position is not None and done[position]
+            self._take_response(data, None if is_done else position, line.offset, line.size)
+        self.tally.add_events(self.files)
+
+    def _take_response(self, line: JSON, position: int | None, offset: int, size: int) -> None:
+        """Count a line that the file has, and note where it is if it is of a task that is not done."""
+        self.tally.add_reply(line)
+        if position is not None:
+            self._saved.setdefault(position, []).append((offset, size))
 
 
 def lock_runs(
@@ -522,67 +521,7 @@ def response_line(key: str, request: str, nth: int, reply: Reply, repeat: int, r
     return line | {"sent": reply.sent, **rate.data}  # all of them show the ratio for prompts without usage
 
 
-COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
-
-
-def completion_of(line: JSON) -> Completion | None:
-    """Return the completion of a response's line; None if the line is not as the harness writes it, so that the request
-    is sent again. A checksum shows that a line is unchanged, and not that it is one of ours."""
-    saved: Any = line.get("completion")
-    try:
-        made = msgspec.convert(saved, Completion)
-    except msgspec.ValidationError:
-        return None
-    usable = type(line.get("request")) is str and type(line.get("nth")) is int and saved.keys() <= COMPLETION_KEYS
-    counts = made.prompt_tokens, made.completion_tokens, made.cached_tokens, made.reasoning_tokens
-    return made if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None) else None
-
-
-def count_line(usage: RunUsage, line: JSON) -> None:
-    """Add the reply in a response's line, if it is one as the harness writes it. One of another run was paid for
-    there."""
-    if "reused" not in line and (completion := completion_of(line)):
-        usage.add(completion, _count(line.get("sent")))
-
-
-def count_reply(bill: Bill, line: JSON) -> None:
-    """Add the reply in a response's line at its rate."""
-    count_line(bill.at(Rate.of(line)), line)
-
-
-def count_unanswered(bill: Bill, files: RunFiles) -> None:
-    """Add a run's requests without a reply that may have been billed: tries that failed or were cancelled, and what was
-    in flight where a process died."""
-    flights: dict[str, JSON] = {}
-    for _, data in log.objects(files.events):
-        if data.get("what") == IN_FLIGHT:
-            flights[str(data.get("session"))] = data
-        elif data.get("what") in UNANSWERED:
-            count_lost(bill, data)
-    for data in flights.values():
-        count_lost(bill, data)
-
-
-def count_lost(bill: Bill, line: JSON) -> None:
-    """Add the requests of a line, by their number (`requests`, 1 without) and bytes (`sent`)."""
-    if line.get("sent") is not None:
-        bill.lose(Rate.of(line), _count(line.get("requests", 1)), _count(line["sent"]))
-
-
-def bill_of(files: RunFiles) -> Bill:
-    """Return what the saved replies of a run are billed for, and the requests without a reply that may have been."""
-    bill = Bill()
-    for _, data in log.objects(files.responses):
-        count_reply(bill, data)
-    count_unanswered(bill, files)
-    return bill
-
-
 def _time(data: JSON) -> float:
     """Return when a line was written, 0 where it does not say so in a number."""
     written = data.get("time")
     return float(written) if isinstance(written, int | float) else 0.0
-
-
-def _count(value: object) -> int:
-    return value if type(value) is int and 0 <= value < LARGEST_COUNT else 0

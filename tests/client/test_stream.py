@@ -197,6 +197,15 @@ def test_whole_message_at_the_end_stands_for_its_pieces() -> None:
     assert message(chunk(content="标"), chunk(content="签"), last, DONE) == message(last) == whole
 
 
+def test_who_answers_is_taken_from_the_first_chunk_that_says_it() -> None:
+    """Some servers name the model in the first chunk alone, or the provider and the fingerprint only in later ones."""
+    bare = {"choices": [{"index": 0, "delta": {"content": "a"}}]}
+    later = {**bare, "model": "m", "provider": "P", "system_fingerprint": None}
+    found = read(event({**bare, "provider": ""}), event(later), event({**later, "system_fingerprint": "f"}), DONE)
+    made = completion_of(found)
+    assert (made.text, made.model, made.provider, made.system_fingerprint) == ("aaa", "m", "P", "f")
+
+
 def test_choices_do_not_mix() -> None:
     """What a server says in further choices is apart from the first."""
     other = event({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}]})

@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "scrubber", "defaults", "option", "cost"}
+WORDS = {"model", "errors", "printable", "scrubber", "defaults", "option", "cost", "reply_facts"}
 LEAVES = {
     f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code", "hash_seed")
 }
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "defaults": {"model", "errors"},
     "option": {"errors", "defaults"},
     "cost": {"model"},
+    "reply_facts": {"model"},
     "scoring": WORDS,
     "benchmarks.files": {"errors"},
     "benchmarks.hash_seed": set(),

@@ -12,14 +12,16 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from harness.cost import Bill
+from harness.engine.run import user_counts
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Completion, Failure, Record, Reply, Where
 from harness.store import log, manifest
 from harness.store.manifest import COMPLETE, RUNNING, Manifest, differences
 from harness.store.run import RunFiles, RunStore, completion_of, record_of, replace_results, runs, same_identity
+from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex, open_index
 from tests.support.disks import FaultyDisk, QuickDisk
 
@@ -238,10 +240,10 @@ def test_estimate_does_not_depend_on_the_order_of_replies(opened: Opened, index:
     for number, sizes in enumerate(permutations(replies)):
         store = opened()
         store.open_logs(index)
-        store.bill = Bill()
+        store.tally = RunTally()
         for size in sizes:
             store.save_response(0, "甲", f"{number} {size}", 0, Reply(replies[size], 0.1, 1, "http://x", sent=size))
-        found.append(store.bill.cost([None], None).estimated_prompt_tokens)
+        found.append(store.tally.bill.cost([None], None).estimated_prompt_tokens)
         store.close()
     assert found == [75] * 6
 
@@ -261,12 +263,12 @@ def test_counts_are_those_of_every_saved_reply(opened: Opened, index: TaskIndex)
         store.save_response(position, key, "r", 0, Reply(of, 0.1, 1, "http://x", sent=50))
     save(store, index, "甲")
     store.save_response(2, "丙", "r", 0, Reply(Completion("字"), 0.1, 1, "http://x", sent=50))
-    counted = store.bill.total
+    counted = store.tally.bill.total
     assert (counted.requests, counted.prompt_tokens, counted.cached_tokens, counted.unknown_prompt) == (4, 30, 9, 50)
     store = reopened(opened, index)
-    assert store.bill.total == counted
+    assert store.tally.bill.total == counted
     store.load_responses(index)
-    assert store.bill.total == counted
+    assert store.tally.bill.total == counted
 
 
 def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskIndex) -> None:
@@ -274,7 +276,7 @@ def test_reply_of_another_run_costs_nothing_here(opened: Opened, index: TaskInde
     store = opened()
     store.open_logs(index)
     store.save_response(0, "甲", "r", 0, Reply(Completion("字", "stop", 10, 4), 0.1, 1, "http://x", reused="earlier"))
-    assert store.bill.total.requests == reopened(opened, index).bill.total.requests == 0
+    assert store.tally.bill.total.requests == reopened(opened, index).tally.bill.total.requests == 0
 
 
 def test_responses_of_done_users_are_found_only_when_asked_for(opened: Opened, index: TaskIndex) -> None:
@@ -338,6 +340,10 @@ def test_response_that_was_changed_under_the_run_is_an_error_of_the_machine(
 # Failures
 
 
+def failed_users(store: RunStore, index: TaskIndex, expected: NDArray[np.bool_]) -> int:
+    return user_counts(index, expected, store.done, store.failed(index))["failed"]
+
+
 def test_failures_are_counted_until_their_user_is_done(
     opened: Opened, index: TaskIndex, files: RunFiles, index_of: Callable[[str], TaskIndex]
 ) -> None:
@@ -350,10 +356,10 @@ def test_failures_are_counted_until_their_user_is_done(
     save(store, index, "乙")
     store = opened()
     store.open_logs(index)
-    assert store.failed_users(index, np.ones(len(index), np.bool_)) == 2
-    assert store.failed_users(index, np.array([True, False, False, False])) == 1
+    assert failed_users(store, index, np.ones(len(index), np.bool_)) == 2
+    assert failed_users(store, index, np.array([True, False, False, False])) == 1
     store.open_logs(index_of("甲 乙"))
-    assert store.failed_users(index_of("甲 乙"), np.ones(2, np.bool_)) == 1
+    assert failed_users(store, index_of("甲 乙"), np.ones(2, np.bool_)) == 1
     first = log.unseal(next(log.lines(files.failures)).text)
     assert first == {
         "user_id": "甲",
@@ -556,12 +562,13 @@ def test_manifest_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 
 def test_manifest_keeps_fields_that_it_does_not_know(tmp_path: Path) -> None:
     """Saved again, a manifest of another version has the same bytes: its own fields, in their order."""
-    data = orjson.loads(orjson.dumps(asdict(MADE)))
+    path = tmp_path / "run.json"
+    MADE.save(path)
+    data = orjson.loads(path.read_bytes())
     for section in (data["identity"], data["provenance"], data["tuning"], data["tasks"], data["times"]):
         known = dict(section)
         section.clear()
         section.update({"later": [1, {"a": None}]} | dict(reversed(known.items())))
-    path = tmp_path / "run.json"
     path.write_bytes(content := orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n")
     made = manifest.load(path)
     assert made is not None

@@ -95,7 +95,7 @@ class Endpoint:
         finally:
             self.on_the_wire -= 1
         self.answered[digest(body)] += 1
-        completion = Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="served")
+        completion = Completion(f"答 {digest(body)[:12]}", prompt_tokens=3, completion_tokens=2, model="m")
         return Received(completion, "http://here/v1")
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from zlib import crc32
 
 import orjson
 
@@ -36,6 +37,20 @@ def answer(model: str, messages: Sequence[Mapping[str, Any]], seed: int) -> str:
 def baseline(body: dict[str, Any]) -> tuple[int, bytes]:
     """Answers as `baseline/recency` does, whatever the model is called."""
     return 200, completion(answer("baseline/recency", body["messages"], 0))
+
+
+def by_turns(*answerers: Mapping[str, Any]) -> Script:
+    """Answers as `baseline` does, in the name of one of these; each request always has the same."""
+
+    def script(body: dict[str, Any]) -> tuple[int, bytes]:
+        status, reply = baseline(body)
+        return status, orjson.dumps(orjson.loads(reply) | answerer_of(body, answerers))
+
+    return script
+
+
+def answerer_of(body: dict[str, Any], answerers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return answerers[crc32(orjson.dumps(body["messages"])) % len(answerers)]
 
 
 def busy(_: dict[str, Any]) -> tuple[int, bytes]:

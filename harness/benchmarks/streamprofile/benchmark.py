@@ -18,7 +18,7 @@ from harness.benchmarks.streamprofile import authors, summary
 from harness.benchmarks.streamprofile import prompt as prompts
 from harness.benchmarks.streamprofile import task as tasks
 from harness.benchmarks.streamprofile.cards import UserCards
-from harness.benchmarks.streamprofile.metrics import StepMetrics, measure_step
+from harness.benchmarks.streamprofile.metrics import GAINS, METRICS, StepMetrics, measure_step
 from harness.benchmarks.streamprofile.reply import Reading, read, schema
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.streamprofile.task import PLATFORMS, Given, GivenStep
@@ -95,11 +95,25 @@ class Steps(Records):
             known = {name: step.get(name) for name in ("step_id", "outcome", "asked", "out_of_pool")}
             yield {**about, **known, **step["metrics"]}
 
+    def completed(self, record: JSON) -> JSON:
+        steps = record["steps"]
+        if all(len(step["metrics"]) in (0, len(METRICS)) for step in steps):
+            return record
+        return {**record, "steps": [_completed(step) for step in steps]}
+
     def outcomes(self, record: JSON) -> Iterable[str]:
         return (step["outcome"] for step in record["steps"])
 
     def repairs(self, record: JSON) -> Iterable[str]:
         return (name for step in record["steps"] for name in step["repairs"])
+
+
+def _completed(step: JSON) -> JSON:
+    made = step.copy()
+    for name, metrics in (("metrics", METRICS), ("metrics_at_asked", METRICS), ("ceiling", GAINS)):
+        if step.get(name):
+            made[name] = {**dict.fromkeys(metrics), **step[name]}
+    return made
 
 
 def published() -> Published:

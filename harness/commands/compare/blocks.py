@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from msgspec import convert
+
 from harness.benchmark import Metric
 from harness.benchmarks.overview import APPROXIMATE, ends, level
 from harness.commands.compare.figures import ALL
 from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
+from harness.reply_facts import ReplyFacts
 from harness.reporting.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.scoring.intervals import FEWEST_AT_ALL
 from harness.ui.words import plural
@@ -37,6 +40,9 @@ def blocks(data: JSON) -> Iterator[Block]:
     runs = [(run["name"], run["benchmark"], run["model"] or "not known", run["subsets"]) for run in data["runs"]]
     yield Heading("Runs compared")
     yield Table(("run", "benchmark", "model", "subsets"), tuple(runs))
+    for run in data["runs"]:
+        for words in convert(run.get("replies", {}), ReplyFacts).sentences():
+            yield Paragraph(f"{run['name']}: {words}.")
     for pair in data["pairs"]:
         yield Heading(f"{pair['a']} (A) and {pair['b']} (B)")
         yield _coverage(pair)

@@ -9,6 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import to_builtins
+
 from harness.benchmarks.scorer import Figures
 from harness.commands.compare import figures, verdicts, warnings
 from harness.commands.compare import sides as runs
@@ -16,6 +18,7 @@ from harness.commands.compare.figures import Stratum
 from harness.commands.compare.sides import Side, Subset
 from harness.errors import BadInput
 from harness.model import JSON
+from harness.reply_facts import together
 
 FORMAT = 3
 
@@ -100,11 +103,13 @@ def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: 
 def _run(run: str, subsets: Mapping[str, Subset]) -> JSON:
     of = subsets.values()
     models = dict.fromkeys(one.manifest.identity["model"] for one in of if one.manifest)
+    replies = to_builtins(together(one.manifest.reply_facts for one in of if one.manifest))
     return {
         "name": run,
         "benchmark": ", ".join(dict.fromkeys(one.benchmark for one in of)),
         "model": ", ".join(models) or None,
         "subsets": ", ".join(subsets),
+        **({"replies": replies} if replies else {}),
     }
 
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark
@@ -43,6 +42,7 @@ from harness.store.lock import RunLock
 from harness.store.log import objects, seal
 from harness.store.manifest import (
     COMPLETE,
+    OF_SESSION,
     RUNNING,
     STOPPED,
     Manifest,
@@ -280,7 +280,6 @@ def _kept_file(parts: Sequence[Part], name: str, digest: str) -> bytes:
 def _manifest(parts: Sequence[Part]) -> Manifest:
     """Return the manifest of the whole run, as it is before its results are counted."""
     first, manifests = parts[0].manifest, [part.manifest for part in parts]
-    selection = whole(first.selection)
     tuning = first.tuning.copy()
     tuning |= cast(Tuning, dict(sum(map(counts, manifests), Counter())))
     if learned := [limit for of in manifests if (limit := of.tuning.get("learned_limit"))]:
@@ -291,11 +290,9 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
         "updated": max(of.times.get("updated", of.times["created"]) for of in manifests),
         "schedule": None,
     }
-    made = structs.replace(
-        first, state=RUNNING, results_sha256=None, cost=None, counts={}, times=times, tuning=tuning, selection=selection
-    )
-    made.provenance = _provenance(manifests)
-    return made
+    parts_agree_on = {name: getattr(first, name) for name in OF_SESSION}
+    whole_run = {"selection": whole(first.selection), "tuning": tuning, "provenance": _provenance(manifests)}
+    return Manifest(**(parts_agree_on | whole_run), state=RUNNING, counts={}, times=times)
 
 
 def whole(selection: Selection) -> Selection:

@@ -21,17 +21,20 @@ from harness.analysis.replies import TORN, Beat, Replies, opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import open_regular
-from harness.benchmarks.records import ODD_SHAPE
+from harness.benchmarks.records import ODD_SHAPE, in_form_of
 from harness.benchmarks.tasks import parse
 from harness.client.request_body import Sampling
 from harness.commands.verify.checksums import logs, unlike_manifest
 from harness.engine.play import play, recorded, rescored
 from harness.engine.replay import ReplayMiss, replaying
+from harness.engine.run import user_counts
 from harness.errors import AgentFailed, BadInput, BenchmarkError, in_brief
 from harness.model import JSON, Completion
+from harness.reply_facts import ReplyFacts
 from harness.store.log import line_at, unseal
 from harness.store.manifest import COMPLETE, INCOMPLETE, RUNNING
 from harness.store.run import RECORD_FORMAT, numbered
+from harness.store.tally import RunTally
 from harness.store.tasks import TaskIndex
 
 MISSHAPEN = (BadInput, BenchmarkError, *ODD_SHAPE)
@@ -54,9 +57,16 @@ class Replayer:
         except (ReplayMiss, AgentFailed):
             return "was made of a missing response"
         ours = {name: data[name] for name in ("task", "format")}
-        expected = {**ours, **numbered(repeat), **orjson.loads(orjson.dumps(made))}
+        expected = as_saved(self.benchmark, data, {**ours, **numbered(repeat), **made})
         names = [name for name in {**expected, **data} if data.get(name, ...) != expected.get(name, ...)]
         return f"is not what the saved responses give: {', '.join(names)}" if names else None
+
+
+def as_saved(benchmark: Benchmark, data: JSON, measured: JSON) -> JSON:
+    """Return what was measured now as a file has it; without the values that were not measured when `data` was
+    saved."""
+    made: JSON = orjson.loads(orjson.dumps(measured))
+    return made if benchmark.records.completed(data) == data else in_form_of(data, made)
 
 
 class Check:
@@ -70,7 +80,8 @@ class Check:
         self.notes: list[str] = []
         self._run, self._files, self._manifest = run, run.files, run.manifest
         self._benchmark, self._index, self._player, self._beat = benchmark, index, player, beat
-        self._replies = Replies(run.files.responses, index.of, beat)
+        self._tally = RunTally()
+        self._replies = Replies(run.files.responses, self._counted, beat)
         self._offsets = np.full(len(index), -1, np.int64)
         self._numbers = np.zeros(len(index), np.int64)
         self._failed = np.zeros(len(index), np.bool_)
@@ -99,6 +110,11 @@ class Check:
             yield f"{self._files.manifest.name}: tasks.users is {manifest.tasks['users']}, there are {users}"
         if manifest.tasks.get("truth", "") != self._benchmark.task_files.truth_sha256:
             yield "the ground truth is not the one that this run was scored with: score it again with `reeval`"
+
+    def _counted(self, line: JSON) -> int | None:
+        """Count a saved response; return whose it is."""
+        self._tally.add_reply(line)
+        return self._index.of(line)
 
     def _saw_failure(self, data: JSON) -> None:
         """Note a failed user, if the task is unchanged."""
@@ -145,7 +161,7 @@ class Check:
         who = f"user {data['user_id']}"
         task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
         try:
-            again = orjson.loads(orjson.dumps(rescored(self._benchmark, task, data)))
+            again = as_saved(self._benchmark, data, rescored(self._benchmark, task, data))
             if data.get("format") != RECORD_FORMAT:
                 return f"the record of {who} is of format {in_brief(data.get('format'))}, not {RECORD_FORMAT}"
             if again != data:
@@ -179,9 +195,11 @@ class Check:
 
     def _counts(self) -> Iterator[str]:
         """Yield numbers of the manifest that do not match the files."""
-        expected, users = self.expected | self.done, self._index.users
-        real = {"users": users(expected), "done": users(expected) - users(expected & ~self.done)}
-        real["failed"] = users(self._failed & expected & ~self.done)
+        real = user_counts(self._index, self.expected | self.done, self.done, self._failed)
         for name, count in real.items():
             if (saved := self._manifest.counts.get(name)) != count:
                 yield f"{self._files.manifest.name}: counts.{name} is {saved}, and there are {count}"
+        saved_facts, facts = self._manifest.reply_facts, self._tally.replies.facts
+        for name in self._manifest.replies.keys() & set(ReplyFacts.__struct_fields__):  # others were not counted
+            if getattr(saved_facts, name) != getattr(facts, name):
+                yield f"{self._files.manifest.name}: replies.{name} is not what the saved replies say"

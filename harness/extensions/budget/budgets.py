@@ -123,7 +123,7 @@ def _spent(run: Run, cap: Cap) -> Decimal:
     """Return what a run's replies took at most, in the unit of a cap, and what is reserved for those to come."""
     held = [one.reserved for one in pending(run.store.files) if one.reserved]
     reserved = sum([one.amount for one in held if one.unit == cap.unit], Decimal(0))
-    bill = run.store.bill.copy()
+    bill = run.store.tally.bill.copy()
     bill.forgive()
     cost = bill.cost(run.manifest.prices, run.sampling.most_completion)
     if cap.unit == TOKENS:

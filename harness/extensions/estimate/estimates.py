@@ -21,7 +21,7 @@ from harness.engine.accounts import tuning_of
 from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.store import log
-from harness.store.run import UNANSWERED, count_lost, count_reply
+from harness.store.tally import RunTally
 from harness.ui.words import count, duration
 
 FEWEST, MOST = 10, 30
@@ -65,7 +65,7 @@ def estimate(session: Session) -> Estimate | None:
         bills, of_reply = _bills(run)
         users, most = len(bills), run.sampling.most_completion
         remaining = run.steps_left().astype(np.float64)
-        paid += _figures(run.store.bill.cost(run.manifest.prices, most))
+        paid += _figures(run.store.tally.bill.cost(run.manifest.prices, most))
         if not len(remaining):
             continue
         if users < 2:
@@ -90,16 +90,17 @@ def estimate(session: Session) -> Estimate | None:
 
 def _bills(run: Run) -> tuple[dict[int, Bill], float]:
     """Return what each user who is done took, by position, and the mean seconds of a reply."""
-    bills = {position: Bill() for position in np.flatnonzero(run.expected & run.done).tolist()}
+    tallies = {position: RunTally() for position in np.flatnonzero(run.expected & run.done).tolist()}
     seconds = list[float]()
     for _, line in chain(log.objects(run.store.files.responses), log.objects(run.store.files.events)):
-        if (position := run.index.of(line)) not in bills:
+        if (position := run.index.of(line)) not in tallies:
             continue
         if "completion" in line:
-            count_reply(bills[position], line)
+            tallies[position].add_reply(line)
             seconds.append(line["seconds"])
-        elif line.get("what") in UNANSWERED:
-            count_lost(bills[position], line)
+        else:
+            tallies[position].add_event(line)
+    bills = {position: tally.bill for position, tally in tallies.items()}
     return bills, float(np.mean(seconds or [0.0]))
 
 

@@ -20,7 +20,7 @@ from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.extensions.ray.messages import LOGS, NUMBERS, PartEnd, SentPart, TurnReport
-from harness.model import JSON, RunUsage, Snapshot, SubsetProgress
+from harness.model import JSON, Snapshot, SubsetProgress
 from harness.options.extension import counts as extension_counts
 from harness.options.plan import Plan
 from harness.store.log import objects
@@ -189,8 +189,6 @@ class LaneOfParts(Lane):
         run.failed += counts["failed", ""]
         self.advance(run, steps)
         part.last = report.snapshot or part.last
-        usage = RunUsage(replies, counts["prompt_tokens", ""], 0, counts["completion_tokens", ""])
-        run.store.bill.at(run.store.rate).merge(usage)  # until the files are read again
 
     def end_part(self, run: Run, ended: PartEnd) -> None:
         """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""

@@ -50,7 +50,9 @@ from harness.store.files import RunFiles
 
 LEASE_SECONDS = 10.0
 """How long a worker lives, and may send, without a new turn."""
-DRIVERS_EVENTS = tuple(b'"what":"%b"' % name for name in (b"concurrency", b"stopping", b"progress", b"no_answer"))
+DRIVERS_EVENTS = tuple(
+    b'"what":"%b"' % name for name in (b"concurrency", b"stopping", b"progress", b"no_answer", b"answered_by")
+)
 """Lines of the log that the driver writes itself, about all workers."""
 STOPPED = 130
 

@@ -472,6 +472,19 @@ def test_a_page_holds_verdict_and_figures(played: Path, tmp_path: Path, capsys: 
     assert pair["verdicts"][-1].startswith("recency is better than <b>随机<b> in Recall")
 
 
+def test_models_that_answered_are_named_for_each_run(played: Path, tmp_path: Path, capsys: Told) -> None:
+    """Over all its subsets, in text, page and JSON; a run of the harness's own baseline has none."""
+    out = tmp_path / "compared.html"
+    data = told(played, capsys, "recency", "random-1", "--html", str(out))
+    baseline, random = data["runs"]
+    (answerer,) = random["replies"]["answered_by"]
+    assert "replies" not in baseline and answerer["model"] == "scripted"
+    words = f"random-1: answered by: scripted 100 % ({answerer['replies']}) of {answerer['replies']} replies."
+    assert words in out.read_text()
+    assert call(played, "recency", "random-1") == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_files_that_were_written_are_named(
     more: tuple[str, ...], played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

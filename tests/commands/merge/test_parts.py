@@ -28,7 +28,7 @@ from tests.commands.test_commands import RESULTS, lines_of, report, run, write_t
 from tests.support import DATA
 from tests.support.disks import Death, FaultyDisk, QuickDisk
 from tests.support.plugins import FLOOR, STARS
-from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
+from tests.support.scripted import UNTIL_STOPPED, baseline, busy, by_turns, serving
 
 USERS, PARTS = 14, 4
 WALK = DATA / "agents" / "random_walk.py"
@@ -264,6 +264,21 @@ def test_merged_parts_are_the_bytes_of_one_run(kind: str, tasks: Path, tmp_path:
     assert {name: contents(tmp_path / "parts")[name] for name in before} == before
     assert timeless(tmp_path / "parts" / "m") == timeless(tmp_path / "one" / "m")
     assert command(tmp_path / "parts", "verify") == 0
+
+
+def test_merged_run_names_those_who_answered_its_parts(tasks: Path, tmp_path: Path) -> None:
+    """Report and manifest count the replies of all parts, as those of one run do, and `verify` agrees."""
+    with serving(by_turns({"model": "a", "provider": "P"}, {"model": "b"})) as server:
+        options = ["--no-html", "--api-url", server.url, "--name", "m"]
+        assert run(tasks, tmp_path / "one", *options, model="a") == 0
+        for number in (1, 2):
+            assert run(tasks, tmp_path / "parts", *options, "--part", f"{number}/2", model="a") == 0
+    assert command(tmp_path / "parts", "merge", "m", "--no-html") == 0
+    found = [report(tmp_path / name, "m")["replies"] for name in ("one", "parts")]
+    assert found[0] == found[1] and len(found[0]["answered_by"]) == 2
+    manifest = load(tmp_path / "parts/m/run_weibo.json")
+    assert manifest and manifest.replies == found[0]
+    assert command(tmp_path / "parts", "verify", "--name", "m") == 0
 
 
 def test_part_says_that_it_is_one_and_resumes_without_a_flag(

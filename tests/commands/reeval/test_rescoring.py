@@ -11,6 +11,7 @@ import pytest
 from harness.analysis import rescoring
 from harness.cli import main
 from tests.commands.test_commands import run, tasks
+from tests.support.scripted import by_turns, serving
 
 __all__ = ["tasks"]
 
@@ -34,7 +35,26 @@ def test_run_that_is_not_there_is_bad_input(tmp_path: Path, capsys: pytest.Captu
     assert "recency" in capsys.readouterr().err and not list(tmp_path.glob("*/responses*"))
 
 
-@pytest.mark.parametrize("last", ["replace_results", "_settle", "write_report"])
+@pytest.mark.parametrize("more", [(), ("--reparse",)])
+def test_report_made_again_names_those_who_answered(more: tuple[str, ...], tasks: Path, tmp_path: Path) -> None:
+    """From the saved replies: the same bytes as before the report was deleted. A copy without replies has it from the
+    manifest."""
+    with serving(by_turns({"model": "a", "system_fingerprint": "f"}, {"model": "b"})) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, "--name", "r", model="a") == 0
+    folder = tmp_path / "out/r"
+    reports = [folder / f"eval_report_weibo.{kind}" for kind in ("json", "txt")]
+    before = [path.read_bytes() for path in reports]
+    again = ["reeval", "--results-dir", str(tmp_path / "out"), "--no-html"]
+    for path in reports:
+        path.unlink()
+    assert main([*again, *more]) == 0
+    assert [path.read_bytes() for path in reports] == before and b'"answered_by"' in before[0]
+    (folder / "responses_weibo.jsonl").unlink()
+    assert main(again) == 0
+    assert reports[0].read_bytes() == before[0]
+
+
+@pytest.mark.parametrize("last", ["replace_results", "Run.settle", "write_report"])
 def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
     tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
@@ -51,7 +71,7 @@ def test_an_interrupted_reeval_leaves_a_sound_run_that_the_next_one_completes(
 
     before = manifest()
     with monkeypatch.context() as patched:
-        patched.setattr(rescoring, last, interrupt)
+        patched.setattr(f"{rescoring.__name__}.{last}", interrupt)
         assert main(["reeval", "--results-dir", str(out)]) == 130
     assert main(["verify", "--results-dir", str(out)]) == 0
     assert main(["reeval", "--results-dir", str(out)]) == 0

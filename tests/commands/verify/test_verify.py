@@ -394,6 +394,10 @@ def another_reply(data: dict[str, Any]) -> None:
     data["completion"]["text"] = data["completion"]["text"].replace('"reasoning"', '"reasoning": "x", "reasoned"')
 
 
+def another_answerer(data: dict[str, Any]) -> None:
+    data["completion"]["model"] = "another"
+
+
 def no_reply(data: dict[str, Any]) -> None:
     data["completion"] = {"words": 3}
 
@@ -428,6 +432,7 @@ PLANTED: dict[str, tuple[str, Spoil, str]] = {
     "usage edited": ("complete", with_line(RECORDS, another_usage), "give: usage"),
     "user of no tasks file": ("complete", with_line(RECORDS, another_user), "has no such task"),
     "reply edited": ("complete", with_line(RESPONSES, another_reply), "give: steps"),
+    "answerer edited": ("complete", with_line(RESPONSES, another_answerer), "replies.answered_by is not what"),
     "response that is none": ("complete", with_line(RESPONSES, no_reply), "a malformed saved response"),
     "events cut within a line": ("incomplete", cut(EVENTS, 3), "torn or changed"),
 }

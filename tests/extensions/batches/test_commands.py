@@ -14,10 +14,11 @@ from harness.defaults import SAMPLE_FOLDER
 from harness.store.files import RunFiles
 from harness.store.log import seal
 from harness.store.manifest import load
-from harness.store.run import bill_of
 from harness.store.submissions import NAME, submissions
+from harness.store.tally import tally_of
 from tests.support.allowed import allow
 from tests.support.embedded import served
+from tests.support.endpoint_double.app import Options
 
 DEMO = ("run", "--demo", "--platform", "weibo", "--limit", "8", "--no-html", "--name", "run")
 PROVIDERS = """
@@ -59,12 +60,24 @@ def test_part_with_a_batch_at_the_provider_is_not_merged(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
+def test_batches_keep_who_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As replies to single requests do."""
+    two = {"model": "baseline/recency"}, {"model": "another", "provider": "P", "system_fingerprint": "f"}
+    with served(Options(answerers=two)) as endpoint:
+        for name, how in (("single", "--no-batch"), ("batches", "--batch")):
+            words = ["--model", "baseline/recency", "--api-url", endpoint.url, "--name", name, how]
+            assert main([*DEMO[:-2], *words, "--results-dir", str(tmp_path)]) == 0
+            assert capsys.readouterr().out.count("several models answered: ") >= 1
+    found = [orjson.loads((tmp_path / name / "eval_report_weibo.json").read_bytes()) for name in ("single", "batches")]
+    assert found[0]["replies"] == found[1]["replies"] and len(found[0]["replies"]["answered_by"]) == 2
+
+
 def test_batches_that_were_given_up_stay_in_the_upper_bound(tmp_path: Path) -> None:
     """They may be billed, whichever part submitted them."""
     parts(tmp_path)
     intended(RunFiles(tmp_path / "run.part2of2", "weibo"), ("u1", 1, "d", 0), ("u2", 1, "d", 0))
     assert merged(tmp_path) == 0
-    total = bill_of(RunFiles(tmp_path / "run", "weibo")).total
+    total = tally_of(RunFiles(tmp_path / "run", "weibo")).bill.total
     assert (total.lost, total.lost_bytes) == (2, 700)
 
 

@@ -24,7 +24,7 @@ from harness.extensions.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
 from tests.extensions.ray.conftest import Near, Place, until
 from tests.support.plugins import Commands
-from tests.support.scripted import Server, baseline, serving
+from tests.support.scripted import Server, baseline, by_turns, serving
 
 USERS = ("--demo", "--platform", "weibo", "--limit", "30", "--no-html", "--name", "r")
 RESULTS, RESPONSES = "inference_results_weibo.jsonl", "responses_weibo.jsonl"
@@ -235,6 +235,21 @@ def test_workers_reuse_the_replies_of_another_run(
     assert requests[0] == requests[1] != []
     assert replies[0] == replies[1] and sum(reused == "earlier" for *_, reused in replies[0]) == earlier
     assert (tmp_path / "local" / RESULTS).read_bytes() == (tmp_path / "workers" / RESULTS).read_bytes()
+
+
+def test_replies_to_workers_are_counted_by_who_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+) -> None:
+    """As in one process: the same counts, and one warning for all workers."""
+    replies = []
+    with serving(by_turns({"model": "m"}, {"model": "n", "provider": "P"})) as server:
+        for name, engine in (("local", ()), ("workers", ON_TWO)):
+            commands = Commands(tmp_path / name, capsys)
+            assert commands(*at(server), *engine).count("m was asked for, and several models answered: ") >= 1
+            replies.append(commands.report("r", "weibo")["replies"])
+            log = (tmp_path / name / "r/run_weibo.log").read_bytes()
+            assert log.count(b'"what":"answered_by"') == 1
+    assert replies[0] == replies[1] and len(replies[0]["answered_by"]) == 2
 
 
 def test_models_of_one_command_share_workers(

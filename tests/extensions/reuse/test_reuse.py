@@ -55,6 +55,7 @@ def test_equal_run_pays_for_nothing_and_has_the_same_results(case: Case) -> None
     assert (case.out / "second" / RESULTS).read_bytes() == (case.out / "first" / RESULTS).read_bytes()
     assert case.manifest("second")["identity"] == case.manifest("first")["identity"]
     assert case.manifest("second")["provenance"]["reused"] == {"first": paid}
+    assert report(case.out, "second")["replies"] == {"answered_by": [{"replies": paid, "model": "scripted"}]}
     assert case.manifest("second")["times"]["schedule"]["lower_bound_seconds"] == 0
     assert [note.split()[0] for note in case.notes("second")] == [str(paid)] and case.notes("first") == []
     shutil.rmtree(case.out / "first")

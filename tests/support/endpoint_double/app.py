@@ -52,7 +52,8 @@ class Options:
     Beyond `max_concurrency` requests in flight, each is refused at once with 429. `imitate` names a provider, and then
     any model is answered. With a `key`, requests without it are refused with 401. `baselines` are served in addition to
     `MODELS`, by model; a request on which one of them fails is refused with 400. `strict`: what OpenAI would refuse
-    is refused, unless another provider is imitated. A batch takes `batch_seconds`. Raise `BadInput`.
+    is refused, unless another provider is imitated. A batch takes `batch_seconds`. Replies have the members of one of
+    `answerers`, by turns of requests. Raise `BadInput`.
     """
 
     latency: float = 0.0
@@ -65,6 +66,7 @@ class Options:
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
     strict: bool = True
     batch_seconds: float = 0.0
+    answerers: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.latency) and self.latency >= 0):
@@ -300,6 +302,8 @@ class _Endpoint:
         most = calls.limit(call)
         room = None if most is None else most - tokens(thoughts)
         reply = _completion(call, [calls.cut(choice, call, room) for choice in choices], digest)
+        if answerers := self._options.answerers:
+            reply |= answerers[digest[0] % len(answerers)]
         return self._provider.shape(reply, call)
 
     def _text(self, call: dict[str, Any], seed: int) -> str:

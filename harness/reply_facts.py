@@ -1,0 +1,126 @@
+"""What the saved replies of a run say of it besides answers and cost.
+
+This is the one place for such a fact: it is declared in `ReplyFacts`, counted in `ReplyCounts.add`, and put into words
+in `ReplyFacts.sentences`. The manifest and the report have it under the key `replies`; pages, `compare`, `merge`,
+`reeval` and `verify` take it from there. A new fact has a default, which means "not counted" in older files and is left
+out of new ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from harness.model import NEVER_ANSWERED, Completion
+
+MAX_ANSWERERS, MAX_NAME = 100, 200
+"""Answerers that are told apart, since an endpoint may send another fingerprint with every reply, and the characters
+that are kept of a name."""
+SHOWN_ANSWERERS = 8
+DATED = re.compile(r"-(\d{4}-\d\d-\d\d|\d{8}|\d{6}|\d{4})")
+"""What follows an alias in the name of its snapshot: gpt-4o-mini-2024-07-18, gpt-4-0613."""
+
+
+class Answerer(Struct, frozen=True, omit_defaults=True):
+    """Who gave so many `replies`, in the endpoint's words; None where it did not say."""
+
+    replies: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    model: str | None = None
+    provider: str | None = None
+    system_fingerprint: str | None = None
+
+
+class ReplyFacts(Struct, frozen=True, omit_defaults=True):
+    """`answered_by` is who answered, the most frequent first; empty where no reply says it."""
+
+    answered_by: tuple[Answerer, ...] = ()
+
+    def sentences(self) -> Iterator[str]:
+        """Yield the facts for people, as main clauses."""
+        if self.answered_by:
+            total = sum(answerer.replies for answerer in self.answered_by)
+            shares = [f"{name} {100 * replies / total:.0f} % ({replies})" for name, replies in self._replies_by_name()]
+            yield f"answered by: {_listed(shares)} of {total} replies"
+
+    def _replies_by_name(self) -> list[tuple[str, int]]:
+        """Return the replies by who answered, with provider and fingerprint where these differ."""
+        providers = {answerer.provider for answerer in self.answered_by}
+        fingerprints = {answerer.system_fingerprint for answerer in self.answered_by}
+        replies: Counter[str] = Counter()
+        for answerer in self.answered_by:
+            details = []
+            if answerer.provider and len(providers) > 1:
+                details.append(f"provider {answerer.provider}")
+            if answerer.system_fingerprint and len(fingerprints) > 1:
+                details.append(f"fingerprint {answerer.system_fingerprint}")
+            in_brackets = f" ({', '.join(details)})" if details else ""
+            replies[f"{answerer.model or 'not known'}{in_brackets}"] += answerer.replies
+        return replies.most_common()
+
+    def warning(self, asked: str) -> str | None:
+        """Return in what the models that answered differ from the one that was asked for, or from each other.
+
+        None without a difference: a dated snapshot is the model itself, but two of them are two.
+        """
+        models = list(dict.fromkeys(answerer.model for answerer in self.answered_by if answerer.model))
+        if len(models) > 1:
+            return f"{asked} was asked for, and several models answered: {_listed(models)}"
+        for model in models:
+            if model != asked and not (model.startswith(asked) and DATED.fullmatch(model[len(asked) :])):
+                return f"{asked} was asked for, and {model} answered"
+        return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_ANSWERERS
+    return ", ".join([*names[:SHOWN_ANSWERERS], *([f"{more} more"] if more > 0 else [])])
+
+
+_Names = tuple[str | None, str | None, str | None]
+"""Model, provider and fingerprint, as in `Answerer`."""
+UNNAMED: _Names = None, None, None
+
+
+class ReplyCounts:
+    """Count the facts of `ReplyFacts`."""
+
+    def __init__(self) -> None:
+        self._answerers: Counter[_Names] = Counter()
+
+    def add(self, completion: Completion) -> None:
+        """Count a saved reply."""
+        names = completion.model, completion.provider, completion.system_fingerprint
+        if names != UNNAMED or completion.finish_reason not in NEVER_ANSWERED:
+            self._count(names, 1)
+
+    def merge(self, facts: ReplyFacts) -> None:
+        """Count what another run has counted."""
+        for answerer in facts.answered_by:
+            names = answerer.model, answerer.provider, answerer.system_fingerprint
+            self._count(names, answerer.replies)
+
+    def _count(self, names: _Names, replies: int) -> None:
+        model, provider, fingerprint = [name and name[:MAX_NAME] for name in names]
+        kept = model, provider, fingerprint
+        if len(self._answerers) >= MAX_ANSWERERS and kept not in self._answerers:
+            kept = UNNAMED
+        self._answerers[kept] += replies
+
+    @property
+    def facts(self) -> ReplyFacts:
+        if self._answerers.keys() <= {UNNAMED}:  # replies that do not say who answered count among others alone
+            return ReplyFacts()
+        ranked = sorted(self._answerers.items(), key=lambda item: (-item[1], [name or "" for name in item[0]]))
+        return ReplyFacts(tuple(Answerer(replies, *names) for names, replies in ranked))
+
+
+def together(runs: Iterable[ReplyFacts]) -> ReplyFacts:
+    """Return the facts of several runs as those of one."""
+    counts = ReplyCounts()
+    for facts in runs:
+        counts.merge(facts)
+    return counts.facts

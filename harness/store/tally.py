@@ -1,0 +1,90 @@
+"""What the lines of a run's logs add up to: the bill, and what its replies say.
+
+There is one way for a line into the sums, whether it is written now, was written by an earlier process, or by a worker.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from harness.cost import Bill, Rate
+from harness.defaults import EMBEDDED
+from harness.model import JSON, LARGEST_COUNT, Completion
+from harness.reply_facts import ReplyCounts
+from harness.store import log
+from harness.store.files import RunFiles
+
+IN_FLIGHT = "in_flight"
+UNANSWERED = frozenset({"retry", "unanswered", "probe", "outage"})
+"""Lines of the log: those that have a member `sent` may have been billed."""
+COMPLETION_KEYS = frozenset(Completion.__struct_fields__)
+
+
+class RunTally:
+    """`bill` has every saved reply to a run's own requests, and the requests without a reply that may have been billed.
+    `reused` counts replies that are another run's, by its name; `replies` what all of them say, those of the harness's
+    own baselines aside."""
+
+    def __init__(self) -> None:
+        self.bill = Bill()
+        self.reused: Counter[str] = Counter()
+        self.replies = ReplyCounts()
+
+    def add_reply(self, line: JSON) -> None:
+        """Count a line of the responses, if it is one as the harness writes it."""
+        completion = completion_of(line)
+        if "reused" in line:  # it was paid for there
+            self.reused[str(line["reused"])] += 1
+        elif completion:
+            self.bill.at(Rate.of(line)).add(completion, count_of(line.get("sent")))
+        if completion and line.get("endpoint") != EMBEDDED:
+            self.replies.add(completion)
+
+    def add_event(self, line: JSON) -> None:
+        """Count a line of the events, if its requests have no reply and may have been billed."""
+        if line.get("what") in UNANSWERED:
+            self._lose(line)
+
+    def add_events(self, files: RunFiles) -> None:
+        """Count all events, and what was in flight where a process died."""
+        in_flight: dict[str, JSON] = {}
+        for _, line in log.objects(files.events):
+            self.add_event(line)
+            if line.get("what") == IN_FLIGHT:
+                in_flight[str(line.get("session"))] = line
+        for line in in_flight.values():
+            self._lose(line)
+
+    def _lose(self, line: JSON) -> None:
+        """Count requests by their number (`requests`, 1 without) and bytes (`sent`)."""
+        if line.get("sent") is not None:
+            self.bill.lose(Rate.of(line), count_of(line.get("requests", 1)), count_of(line["sent"]))
+
+
+def tally_of(files: RunFiles) -> RunTally:
+    """Return what the lines of a run add up to."""
+    tally = RunTally()
+    for _, line in log.objects(files.responses):
+        tally.add_reply(line)
+    tally.add_events(files)
+    return tally
+
+
+def completion_of(line: JSON) -> Completion | None:
+    """Return the completion of a response's line; None if the line is not as the harness writes it, so that the request
+    is sent again. A checksum shows that a line is unchanged, and not that it is one of ours."""
+    saved: Any = line.get("completion")
+    try:
+        made = msgspec.convert(saved, Completion)
+    except msgspec.ValidationError:
+        return None
+    usable = type(line.get("request")) is str and type(line.get("nth")) is int and saved.keys() <= COMPLETION_KEYS
+    counts = made.prompt_tokens, made.completion_tokens, made.cached_tokens, made.reasoning_tokens
+    return made if usable and all(0 <= count < LARGEST_COUNT for count in counts if count is not None) else None
+
+
+def count_of(value: object) -> int:
+    return value if type(value) is int and 0 <= value < LARGEST_COUNT else 0

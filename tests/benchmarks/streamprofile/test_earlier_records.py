@@ -1,0 +1,91 @@
+"""Records from before a metric was measured: everything reads them, and `reeval` adds the values."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.benchmark import Benchmark
+from harness.benchmarks import registry
+from harness.store.log import seal, unseal
+from tests.support.plugins import Commands
+
+NEW = "Error_Random"
+MEMBERS = ("metrics", "metrics_at_asked", "ceiling")
+
+
+def without_new(record: dict[str, Any]) -> dict[str, Any]:
+    for step in record["steps"]:
+        for member in MEMBERS:
+            step.get(member, {}).pop(NEW, None)
+    return record
+
+
+@pytest.fixture
+def commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """`now` is a run as it is made today, `earlier` the same without one of its metrics."""
+    made = Commands(tmp_path, capsys)
+    made(
+        "run",
+        "--demo",
+        "--platform",
+        "weibo",
+        "--limit",
+        "12",
+        "--no-html",
+        "--model",
+        "baseline/recency",
+        "--name",
+        "now",
+    )
+    shutil.copytree(tmp_path / "now", tmp_path / "earlier")
+    results = tmp_path / "earlier/inference_results_weibo.jsonl"
+    records = [without_new(unseal(line)) for line in results.read_bytes().splitlines()]
+    results.write_bytes(b"".join(map(seal, records)))
+    manifest = tmp_path / "earlier/run_weibo.json"
+    data = orjson.loads(manifest.read_bytes())
+    manifest.write_bytes(orjson.dumps(data | {"state": "stopped", "results_sha256": None}))
+    for path in (tmp_path / "earlier").glob("eval_report*"):
+        path.unlink()
+    return made
+
+
+def test_records_without_a_metric_are_reported_without_it(commands: Commands) -> None:
+    """The new metric has no value and no user; all others are as they were, on the page too."""
+    commands("report", "--name", "earlier", "--force")
+    now, earlier = (commands.report(name, "weibo") for name in ("now", "earlier"))
+    assert earlier["metrics"].pop(NEW)["value"] is None and now["metrics"].pop(NEW)["value"] is not None
+    assert earlier["metrics"] == now["metrics"]
+
+
+def test_records_without_a_metric_can_be_verified_compared_and_shown(commands: Commands) -> None:
+    """`verify` finds a changed value of such a record, and no missing one."""
+    assert commands.json("verify", "--name", "earlier", "--json")[0]["findings"] == []
+    pair = commands.json("compare", "now", "earlier", "--json")["pairs"][0]
+    differences = {figure["metric"]: figure["difference"] for figure in pair["figures"]}
+    assert differences.pop(NEW) is None and set(differences.values()) == {0.0}
+    results = commands.results / "earlier/inference_results_weibo.jsonl"
+    records = [unseal(line) for line in results.read_bytes().splitlines()]
+    records[0]["steps"][0]["metrics"]["Recall"] = 0.123
+    results.write_bytes(b"".join(map(seal, records)))
+    commands("verify", "--name", "earlier", code=1)
+    assert "differ from a re-score" in commands.out
+
+
+def test_reeval_adds_the_metric_to_earlier_records(commands: Commands) -> None:
+    """Then the results are the bytes of a run that is made today."""
+    commands("reeval", "--name", "earlier", "--no-html")
+    results = [commands.text(name, "inference_results_weibo.jsonl") for name in ("now", "earlier")]
+    assert results[0] == results[1]
+
+
+def test_complete_records_stay_as_they_are(commands: Commands) -> None:
+    records: list[Any] = [
+        orjson.loads(line) for line in commands.text("now", "inference_results_weibo.jsonl").splitlines()
+    ]
+    benchmark: type[Benchmark] = registry.find("streamprofile")
+    assert all(benchmark.records.completed(record) is record for record in records)
