@@ -13,7 +13,8 @@ from harness.commands.notices import Printer, ends, notices, resume_commands
 from harness.engine.events import Emit, Event, Scored
 from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions
-from harness.engine.session import Session, play
+from harness.engine.playing import play
+from harness.engine.session import Session
 from harness.options import options
 from harness.options.plan import Plan
 from harness.reporting.reported import Reported
@@ -72,8 +73,10 @@ def _open(
     for one in hooks:
         one.prepare(plans, held, say)
     sessions, code = open_sessions(plans, held, emit, hooks)
-    for words in [words for session in sessions if session.unfinished for words in session.forecast()]:
-        say(words)
+    for session in [session for session in sessions if session.unfinished]:
+        label = f"{session.plan.name}: " if len(plans) > 1 else ""
+        for words in [words for one in hooks for words in one.forecast(session.plan, session.longest)]:
+            say(f"{label}{words}")
     return sessions, code
 
 

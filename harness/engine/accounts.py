@@ -16,7 +16,6 @@ from harness.client.control import AdaptiveControl, FixedControl
 from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
-from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane, LanePlan
 from harness.engine.progress import Findings
 from harness.engine.run import Run
@@ -99,7 +98,6 @@ class Opening:
     plan: Plan
     runs: list[Run]
     account: _Account
-    hooks: Sequence[Hooks] = ()
 
     @property
     def route(self) -> Route:
@@ -121,12 +119,12 @@ OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lan
 """Opens a lane for each opening, for as long as the stack is open."""
 
 
-def openings(plans: Sequence[tuple[Plan, list[Run]]], hooks: Sequence[Hooks] = ()) -> list[Opening]:
+def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
     """Return the openings of plans and their unfinished runs; plans on one account share its limit."""
     accounts: dict[int, _Account] = {}
     for number, places in enumerate(group([plan for plan, _ in plans])):
         accounts |= dict.fromkeys(places, _Account.of(number, [plans[place][0] for place in places]))
-    return [Opening(plan, runs, accounts[place], hooks) for place, (plan, runs) in enumerate(plans)]
+    return [Opening(plan, runs, accounts[place]) for place, (plan, runs) in enumerate(plans)]
 
 
 async def open_lanes(
@@ -167,5 +165,4 @@ def _lane(
         caller,
         clock=time.monotonic,
         where=where,
-        hooks=one.hooks,
     )

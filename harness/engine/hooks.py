@@ -4,40 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
 
+from harness.client.caller import Trying
 from harness.cost import Rate
-from harness.model import Load, Snapshots
+from harness.engine.accounts import OpenLanes
+from harness.engine.events import Event
+from harness.engine.lane import Lane, LaneTask, Send, Settle
+from harness.engine.session import Session
+from harness.model import Snapshots
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest
-
-if TYPE_CHECKING:  # these call hooks, which nothing here does: a circle of types alone
-    from harness.client.caller import Trying
-    from harness.engine.accounts import OpenLanes
-    from harness.engine.events import Event
-    from harness.engine.lane import Lane, Send, Settle
-    from harness.engine.session import PlayAlone, Session
 
 Observe = Callable[[Snapshots], None]
 Say = Callable[[str], None]
 """Prints a line."""
-
-
-class LaneTask(Protocol):
-    """Work next to the users of a lane."""
-
-    async def serve(self) -> None:
-        """Work until it is cancelled, once the last user has ended."""
-        ...
-
-    def flushed(self) -> None:
-        """Note that every reply is saved, after the last user has ended."""
-        ...
-
-    @property
-    def load(self) -> Load:
-        """Return what the display shows instead of requests in flight, where all users advance together."""
-        ...
+PlayAlone = Callable[[Sequence[Session]], None]
+"""Plays sessions without finishing them."""
 
 
 class Hooks:
@@ -63,8 +45,8 @@ class Hooks:
     def update_manifest(self, plan: Plan, manifest: Manifest, old: Manifest | None) -> None:
         """Note in the manifest of a run what this session adds; `old` is that of the session before."""
 
-    def forecast(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
-        """Yield what to know of a plan before its first request; `longest` returns the most steps that a user has."""
+    def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
+        """Yield what to know of a plan before its first request; `longest` are the most steps that a user has."""
         return ()
 
     def before_play(self, sessions: Sequence[Session], play: PlayAlone, say: Say) -> Sequence[Session]:
@@ -95,3 +77,13 @@ class Hooks:
 
     def on_event(self, event: Event) -> None:
         """Hear what happens to the runs (`harness.engine.events`)."""
+
+
+def extend(lane: Lane, hooks: Sequence[Hooks]) -> None:
+    """Let extensions take part in a lane, before its first user starts. The last one is outermost."""
+    for one in hooks:
+        lane.settle = one.wrap_settle(lane.settle)
+        lane.send = one.wrap_send(lane.send)
+        lane.caller.trying = one.wrap_attempt(lane, lane.caller.trying)
+        if task := one.lane_task(lane):
+            lane.tasks.append(task)

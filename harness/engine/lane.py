@@ -9,11 +9,11 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 import numpy as np
@@ -23,7 +23,6 @@ from harness.client.caller import ABANDONED, Caller, Notice, Warn
 from harness.defaults import GRACE_SECONDS
 from harness.engine.answers import Answers, Judgement, judgement
 from harness.engine.commit import GroupCommit
-from harness.engine.hooks import Hooks, LaneTask
 from harness.engine.play import Ended, name_of, play_user
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
@@ -41,7 +40,7 @@ from harness.errors import (
     Rejected,
     TransportFault,
 )
-from harness.model import JSON, Completion, Failure, Reply, Snapshot
+from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
 from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
@@ -52,6 +51,23 @@ REFUSED = ("http_400", "http_413", "http_422", "denied")
 
 BOUNDARIES: dict[type[HarnessError], str] = {AgentFailed: "agent", BenchmarkError: "benchmark"}
 """The boundary that an error of a failed user crossed, if not the endpoint's."""
+
+
+class LaneTask(Protocol):
+    """Work next to the users of a lane."""
+
+    async def serve(self) -> None:
+        """Work until it is cancelled, once the last user has ended."""
+        ...
+
+    def flushed(self) -> None:
+        """Note that every reply is saved, after the last user has ended."""
+        ...
+
+    @property
+    def load(self) -> Load:
+        """Return what the display shows instead of requests in flight, where all users advance together."""
+        ...
 
 
 class LanePlan(NamedTuple):
@@ -71,7 +87,7 @@ class Lane:
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at.
-    `hooks` take part in how requests are settled.
+    Extensions wrap `settle` and `send` and add `tasks`, before the first user starts.
     """
 
     def __init__(
@@ -82,7 +98,6 @@ class Lane:
         *,
         clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
-        hooks: Sequence[Hooks] = (),
     ) -> None:
         self.caller = caller
         self.runs = findings.runs
@@ -93,10 +108,7 @@ class Lane:
         self.commit = GroupCommit([run.store for run in self.runs], plan.power)
         self.settle: Settle = self._settle
         self.send: Send = self._send
-        for one in hooks:
-            self.settle, self.send = one.wrap_settle(self.settle), one.wrap_send(self.send)
-        if plan.power:
-            self.settle = self._durably(self.settle)
+        self.tasks: list[LaneTask] = []
         self._completed = self._rejected = self._broken = self._answers_then = 0
         # The schedule numbers the remaining users of all runs, one run after another.
         positions, steps = zip(*[run.start() for run in self.runs], strict=True)
@@ -110,16 +122,13 @@ class Lane:
         self._warned_of_models: set[Run] = set()
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
-        for one in hooks:
-            caller.trying = one.wrap_attempt(self, caller.trying)
-        self._tasks: list[LaneTask] = [task for one in hooks if (task := one.lane_task(self))]
 
     async def run(self) -> None:
         """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
         async with anyio.create_task_group() as background:
             async with self._users:
                 background.start_soon(self.guarded, self.commit.serve)
-                for task in self._tasks:
+                for task in self.tasks:
                     background.start_soon(self.guarded, task.serve)
                 await self._all_started.wait()
             background.cancel_scope.cancel()
@@ -142,7 +151,7 @@ class Lane:
         for run in self.runs:
             run.store.landed()
         await self.commit.flush()
-        for task in self._tasks:
+        for task in self.tasks:
             task.flushed()
 
     def start_next(self, slots: int, other_steps: int) -> None:
@@ -205,7 +214,7 @@ class Lane:
     def snapshot(self) -> Snapshot:
         longest = max(self.schedule.longest(), max(self._steps_left.values(), default=0))
         stopping = str(self.ending) if self.ending else None
-        load = tuple([piece for task in self._tasks for piece in task.load])
+        load = tuple([piece for task in self.tasks for piece in task.load])
         left, unusable = self.schedule.remaining_steps, tuple(self.answers.unusable.most_common())
         return self.progress.snapshot(left, longest, stopping, self.over, load, unusable)
 
@@ -251,16 +260,6 @@ class Lane:
     async def _send(self, user: User, asked: Asked, warn: Warn) -> Reply:
         failed_before = user.run.failed_tries.get((user.name, asked.digest), (0, 0))
         return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
-
-    def _durably(self, settle: Settle) -> Settle:
-        """Return what settles a request and waits until its reply is synced."""
-
-        async def synced(user: User, asked: Asked) -> Completion:
-            completion = await settle(user, asked)
-            await self.commit.saved()
-            return completion
-
-        return synced
 
     async def _user(self, number: int) -> None:
         run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
@@ -380,7 +379,10 @@ class User:
 
     async def settle(self, asked: Asked) -> Completion:
         """Return the reply to a new request, once it is as durable as the run requires."""
-        return await self.lane.settle(self, asked)
+        completion = await self.lane.settle(self, asked)
+        if self.lane.commit.power:
+            await self.lane.commit.saved()
+        return completion
 
     def keep(self, asked: Asked, reply: Reply) -> None:
         """Save a new reply of the endpoint."""

@@ -84,7 +84,7 @@ def open_sessions(
     for plan in plans:
         try:
             runs = open_runs(plan, indexes[plan.name], held, emit, hooks, alone)
-            opened.append(Session(plan, runs, emit, hooks, alone))
+            opened.append(Session(plan, runs, emit))
         except HarnessError as error:
             if alone:
                 raise

@@ -1,27 +1,16 @@
-"""Sessions: the runs of plans are opened, played at once, and finished. Nothing is printed: events are emitted."""
+"""Sessions: the runs of a plan, from their opening to their reports. Nothing is printed: events are emitted."""
 
 from __future__ import annotations
 
-import gc
-import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
+from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
-from typing import Any
-
-import anyio
-import anyio.to_thread
 
 from harness.client.control import FixedControl
-from harness.engine import control_server
-from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
 from harness.engine.files import now, write_report
 from harness.engine.finish import finish, leave
-from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.lane import Lane
-from harness.engine.local import LocalEngine, Signalled, Signals
+from harness.engine.local import Signalled
 from harness.engine.run import Run
 from harness.errors import (
     BadInput,
@@ -33,7 +22,7 @@ from harness.errors import (
     RunStopped,
     memory_for,
 )
-from harness.model import JSON, Snapshots
+from harness.model import JSON
 from harness.options.plan import Plan
 from harness.reply_facts import together
 from harness.reporting.reported import Reported
@@ -47,14 +36,14 @@ BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
 
 
 class Session:
-    """One plan's runs, one of each subset, from their opening to their reports. `alone` means without other plans.
+    """One plan's runs, one of each subset, from their opening to their reports.
 
     `unfinished` are the runs with users left at the start. `lane` is the one that has played them last, and `schedule`
     how long that took; None before. After `finish`, `code` is the exit code, and `reported` are the runs with a new
     report.
     """
 
-    def __init__(self, plan: Plan, runs: list[Run], emit: Emit, hooks: Sequence[Hooks], alone: bool) -> None:
+    def __init__(self, plan: Plan, runs: list[Run], emit: Emit) -> None:
         self.plan = plan
         self.runs = runs
         self.unfinished = [run for run in runs if len(run.remaining)]
@@ -63,8 +52,6 @@ class Session:
         self.code: int | None = None
         self.reported: list[Reported] = []
         self._emit = emit
-        self._hooks = hooks
-        self._label = "" if alone else f"{plan.name}: "
 
     def finish(self, signalled: Signalled = lambda: None) -> None:
         """Finish each run and report what remains. After a signal, or once `signalled` returns one, no record is read.
@@ -107,13 +94,8 @@ class Session:
         """Return the number of users left."""
         return sum(len(run.remaining) for run in self.runs)
 
-    def forecast(self) -> Iterator[str]:
-        """Yield the extensions' sentences before the first request."""
-        for hooks in self._hooks:
-            for words in hooks.forecast(self.plan, self._longest):
-                yield f"{self._label}{words}"
-
-    def _longest(self) -> int:
+    @property
+    def longest(self) -> int:
         """Return the largest number of remaining steps of a user."""
         return max(int(run.steps_left().max()) for run in self.unfinished)
 
@@ -207,76 +189,6 @@ class Session:
     def is_resumable(self) -> bool:
         """Return whether a run of it can go on."""
         return any(run.manifest.state != COMPLETE for run in self.runs)
-
-
-RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, None]]], None]
-"""Awaits a play in a loop of another thread."""
-PlayAlone = Callable[[Sequence["Session"]], None]
-"""Plays sessions without finishing them."""
-
-
-def play(
-    sessions: Sequence[Session],
-    hooks: Sequence[Hooks],
-    say: Say,
-    display: Callable[[], AbstractContextManager[Observe]],
-    finishing: bool = True,
-    run_async: RunAsync | None = None,
-) -> None:
-    """Play all at once, with one limit for each account.
-
-    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
-    the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
-    """
-    gc.freeze()
-    try:
-        with Signals() as signals, ExitStack() as held, ExitStack() as shown:
-            opening: OpenLanes = open_lanes
-            for one in hooks:
-                opening = one.wrap_open_lanes(opening, held, say)
-            observe = shown.enter_context(display())
-            made = openings([(one.plan, one.unfinished) for one in sessions], hooks)
-            playing = partial(_played, sessions, made, opening, observe, shown if finishing else None)
-            if run_async:
-                return run_async(playing)
-            signals.listen()
-            uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
-            anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
-    except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
-        for session in sessions:
-            if session.code is None:
-                session.undo()
-        raise
-    finally:
-        gc.unfreeze()
-
-
-async def _played(
-    sessions: Sequence[Session],
-    made: Sequence[Opening],
-    opening: OpenLanes,
-    observe: Callable[[Snapshots], None],
-    shown: ExitStack | None,
-    signals: Signals,
-) -> None:
-    """Play sessions. If there is a display (`shown`), finish those that end before others."""
-    async with AsyncExitStack() as held:
-        session_of = dict(zip(await opening(made, held), sessions, strict=True))
-
-        async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
-            session_of[lane].schedule = schedule
-            if shown:
-                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled))
-
-        for lane, session in session_of.items():
-            session.lane = lane
-        lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
-        plans = {lane: session.plan for lane, session in session_of.items()}
-        observe = await held.enter_async_context(control_server.serving(plans, observe))
-        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
-        await playing.run()
-        for lane, session in session_of.items():
-            session.schedule = playing.schedule(lane)
 
 
 def _check(signalled: Signalled) -> None:

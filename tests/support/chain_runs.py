@@ -20,7 +20,7 @@ from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.rates import Rates
 from harness.engine.finish import finish
-from harness.engine.hooks import Hooks
+from harness.engine.hooks import Hooks, extend
 from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine, Signals
 from harness.engine.progress import Findings
@@ -104,8 +104,8 @@ class Run:
                 Findings([job], clock),
                 self.caller,
                 clock=clock,
-                hooks=hooks,
             )
+            extend(lane, hooks)
             with Signals() as signals:
                 signals.listen()
                 await LocalEngine([lane], seed=1, clock=clock, observe=observed, signals=signals).run()

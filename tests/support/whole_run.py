@@ -26,7 +26,7 @@ from harness.client.health import Limits
 from harness.client.limiter import Limiter, Slots
 from harness.client.transport import Received
 from harness.engine.finish import finish
-from harness.engine.hooks import Hooks
+from harness.engine.hooks import Hooks, extend
 from harness.engine.lane import Lane, LanePlan
 from harness.engine.local import LocalEngine
 from harness.engine.progress import Findings
@@ -173,7 +173,8 @@ class WholeRun:
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance)
         power = self._power
-        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock, hooks=hooks)
+        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock)
+        extend(lane, hooks)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:
             raise lane.ending

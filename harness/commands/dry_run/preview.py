@@ -142,7 +142,7 @@ def _plan_lines(plan: Plan, subsets: Sequence[Preview], addressed: bool, hooks: 
     elif plan.found is not None:
         yield "  cost: not known, without a price for this model at this address"
     for one in hooks:
-        for words in one.forecast(plan, lambda: max(of.longest for of in subsets)):
+        for words in one.forecast(plan, max(of.longest for of in subsets)):
             yield f"  {words}"
 
 

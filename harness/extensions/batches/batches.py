@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from harness.client.control import FixedControl
@@ -54,11 +54,10 @@ class Batches(Hooks):
         if self._goes(plan):
             cast(JSON, manifest.tuning)[TUNING] = True
 
-    def forecast(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+    def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
         if self._goes(plan):
-            waves = longest()
             yield (
-                f"--batch: {plural(waves, 'wave')}, and each may take a day: {plural(waves, 'day')} at worst, more "
+                f"--batch: {plural(longest, 'wave')}, and each may take a day: {plural(longest, 'day')} at worst, more "
                 "where the provider has a limit of requests or tokens that are enqueued"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,10 +15,10 @@ from typing import Any, cast
 from harness.client.caller import Attempt, Caller, NotNow, Trying
 from harness.client.transport import Received
 from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
-from harness.engine.hooks import Hooks, Say
+from harness.engine.hooks import Hooks, PlayAlone, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
-from harness.engine.session import PlayAlone, Session
+from harness.engine.session import Session
 from harness.errors import BadInput, TransportFault
 from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
 from harness.extensions.budget import Budget as BudgetOptions
@@ -86,7 +86,7 @@ class Budgets(Hooks):
         budget = Budget(cap, entries) if cap.each else self._shared.setdefault((cap, part), Budget(cap, entries))
         return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
 
-    def forecast(self, plan: Plan, longest: Callable[[], int]) -> Iterable[str]:
+    def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
         if plan.name in self._caps and plan.sampling.most_completion is None:
             yield (
                 f"{plan.name}: without --max-tokens the first replies, if they are longer than the {SAFE_COMPLETION} "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from harness.engine.hooks import Hooks, Say
-from harness.engine.session import PlayAlone, Session
+from harness.engine.hooks import Hooks, PlayAlone, Say
+from harness.engine.session import Session
 from harness.errors import BadInput, HarnessError
 from harness.extensions.estimate import Estimate as EstimateOptions
 from harness.extensions.estimate.estimates import Estimate, choose, estimate, in_short, lines

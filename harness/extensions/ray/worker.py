@@ -25,7 +25,7 @@ from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane
 from harness.engine.local import Signals
 from harness.engine.opening import open_sessions
-from harness.engine.session import play
+from harness.engine.playing import play
 from harness.errors import HarnessError, MachineError, RunStopped
 from harness.extensions.ray.messages import (
     LOGS,

@@ -1,0 +1,92 @@
+"""Play sessions at once, with one limit for each account."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from harness.engine import control_server
+from harness.engine.accounts import Opening, OpenLanes, open_lanes, openings
+from harness.engine.hooks import Hooks, Observe, Say, extend
+from harness.engine.lane import Lane
+from harness.engine.local import LocalEngine, Signalled, Signals
+from harness.engine.session import Session
+from harness.errors import HarnessError
+from harness.model import JSON, Snapshots
+
+RunAsync = Callable[[Callable[[Signals], Coroutine[Any, Any, None]]], None]
+"""Awaits a play in a loop of another thread."""
+
+
+def play(
+    sessions: Sequence[Session],
+    hooks: Sequence[Hooks],
+    say: Say,
+    display: Callable[[], AbstractContextManager[Observe]],
+    finishing: bool = True,
+    run_async: RunAsync | None = None,
+) -> None:
+    """Play all at once, with one limit for each account.
+
+    `display` shows snapshots. If `finishing`, a session that ends before others is finished at once. `run_async` awaits
+    the play in a loop that runs already, with the signals of its thread; without, it has a loop of its own.
+    """
+    gc.freeze()
+    try:
+        with Signals() as signals, ExitStack() as held, ExitStack() as shown:
+            opening: OpenLanes = open_lanes
+            for one in hooks:
+                opening = one.wrap_open_lanes(opening, held, say)
+            observe = shown.enter_context(display())
+            made = openings([(one.plan, one.unfinished) for one in sessions])
+            playing = partial(_play, sessions, hooks, made, opening, observe, shown if finishing else None)
+            if run_async:
+                return run_async(playing)
+            signals.listen()
+            uvloop = find_spec("uvloop") is not None  # where it cannot be installed, asyncio's own loop serves
+            anyio.run(playing, signals, backend_options={"use_uvloop": uvloop})
+    except (HarnessError, KeyboardInterrupt):  # before the first user: later ones end lanes
+        for session in sessions:
+            if session.code is None:
+                session.undo()
+        raise
+    finally:
+        gc.unfreeze()
+
+
+async def _play(
+    sessions: Sequence[Session],
+    hooks: Sequence[Hooks],
+    made: Sequence[Opening],
+    opening: OpenLanes,
+    observe: Callable[[Snapshots], None],
+    shown: ExitStack | None,
+    signals: Signals,
+) -> None:
+    """Play sessions. If there is a display (`shown`), finish those that end before others."""
+    async with AsyncExitStack() as held:
+        session_of = dict(zip(await opening(made, held), sessions, strict=True))
+
+        async def ended(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
+            session_of[lane].schedule = schedule
+            if shown:
+                await lane.guarded(partial(anyio.to_thread.run_sync, session_of[lane].finish, signalled))
+
+        for lane, session in session_of.items():
+            session.lane = lane
+            extend(lane, hooks)
+        lanes, seed = list(session_of), sessions[0].plan.selection["sample_seed"]
+        plans = {lane: session.plan for lane, session in session_of.items()}
+        observe = await held.enter_async_context(control_server.serving(plans, observe))
+        playing = LocalEngine(lanes, seed=seed, clock=time.monotonic, observe=observe, ended=ended, signals=signals)
+        await playing.run()
+        for lane, session in session_of.items():
+            session.schedule = playing.schedule(lane)
