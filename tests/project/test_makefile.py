@@ -59,7 +59,9 @@ def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words: lis
     assert done.stdout.splitlines()[-1] == f".venv/bin/python -P -m harness {told}"
 
 
-@pytest.mark.parametrize("words", [["run", "QUEU=week"], ["resume", "QUEUE=week"], ["status", "PROVIDER=relay"], ["view", "NAME=n"]])
+@pytest.mark.parametrize(
+    "words", [["run", "QUEU=week"], ["resume", "QUEUE=week"], ["status", "PROVIDER=relay"], ["view", "NAME=n"]]
+)
 def test_a_setting_that_a_target_does_not_have_is_refused(words: list[str]) -> None:
     """It is named, with those that there are, and nothing runs."""
     done = make(*words)
