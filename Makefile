@@ -8,119 +8,100 @@ HARNESS := $(PY) -P -m harness
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
+# What each command takes from make. A setting that is misspelt, or another command's, would otherwise be left out without
+# a word.
+takes.run := BENCHMARK NAME MODEL QUEUE PROVIDER SUBSET PLATFORM RATIO LIMIT REPEATS CONCURRENCY
+takes.fetch := BENCHMARK SUBSET PLATFORM
+takes.resume := RUNS NAME MODEL PROVIDER SUBSET PLATFORM CONCURRENCY
+takes.reeval := RUNS NAME MODEL SUBSET PLATFORM
+takes.status := RUNS NAME MODEL SUBSET PLATFORM
+takes.verify := RUNS NAME MODEL SUBSET PLATFORM
+takes.report := RUNS NAME MODEL SUBSET PLATFORM
+takes.remove := RUNS NAME SUBSET PLATFORM
+takes.compare := RUNS NAME SUBSET PLATFORM
+takes.export := RUNS NAME SUBSET PLATFORM
+takes.merge := RUNS NAME
+takes.stats := RUNS NAME
+takes.show := NAME SUBSET PLATFORM
+takes.view :=
+takes.sample := RATIO SUBSET PLATFORM
+takes.synth := SUBSET PLATFORM
+takes.check-benchmark := BENCHMARK
+COMMANDS := $(patsubst takes.%,%,$(filter takes.%,$(.VARIABLES)))
+
 # A shell often exports NAME or PLATFORM for purposes of its own, so settings are taken from make's command line only.
 given = $(if $(filter command,$(origin $1)),$(strip $($1)))
-flag = $(if $(call given,$2),$1 '$(call given,$2)')
-
-# StreamProfileBench calls its subsets platforms.
-SUBSETS = $(foreach subset,$(call given,SUBSET) $(call given,PLATFORM),--subset '$(subset)')
-# RUNS are several, parted by spaces; NAME is one.
-NAMED_RUNS = $(foreach run,$(call given,RUNS),'$(run)') $(call flag,--name,NAME)
-WHICH_RUN = $(NAMED_RUNS) $(call flag,--model,MODEL) $(SUBSETS)
-# What to run: several models, parted by spaces, those of a queue in the providers file, or both.
-MODELS = $(foreach model,$(call given,MODEL),--model '$(model)') $(call flag,--queue,QUEUE)
-PROVIDED = $(call flag,--provider,PROVIDER)
-WHAT = $(call flag,--name,NAME) $(MODELS) $(PROVIDED) $(SUBSETS) $(SHARE)
-SHARE = $(call flag,--ratio,RATIO) $(call flag,--limit,LIMIT) $(call flag,--repeats,REPEATS)
-PACE = $(call flag,--concurrency,CONCURRENCY)
+# The flag of a setting: one with its value, or one with each of the values that spaces separate.
+one = $(if $(call given,$1),$2 '$(call given,$1)')
+each = $(foreach value,$(call given,$1),$2 '$(value)')
+flag.BENCHMARK = $(call given,BENCHMARK)
+flag.RUNS = $(call each,RUNS)
+flag.MODEL = $(call each,MODEL,--model)
+flag.SUBSET = $(call each,SUBSET,--subset)
+flag.PLATFORM = $(call each,PLATFORM,--subset)
+flag.NAME = $(call one,NAME,--name)
+flag.QUEUE = $(call one,QUEUE,--queue)
+flag.PROVIDER = $(call one,PROVIDER,--provider)
+flag.RATIO = $(call one,RATIO,--ratio)
+flag.LIMIT = $(call one,LIMIT,--limit)
+flag.REPEATS = $(call one,REPEATS,--repeats)
+flag.CONCURRENCY = $(call one,CONCURRENCY,--concurrency)
 MORE = $(call given,ARGS)
+# `show` takes a run and then a user by their places.
+show: flag.NAME = $(call one,NAME)
+# A table over all runs is made as Excel files, too.
+stats: ALSO = $(if $(call given,RUNS),,--excel)
+run: ALSO = $(DEMO)
+
 # Where nothing says which model: a baseline of the benchmark, on the synthetic tasks that ship.
 MOBILITY = $(filter dailymobility,$(shell printf %s '$(call given,BENCHMARK)' | tr A-Z a-z))
-BASELINE = $(if $(MOBILITY),baseline/commuter,baseline/recency)
+BASELINE = $(if $(MOBILITY),commuter,recency)
+ONE_SUBSET = $(if $(MOBILITY)$(flag.SUBSET)$(flag.PLATFORM),,--subset weibo)
 # Of a benchmark in a file or module of yours nothing is known: it has no demo.
 OWN = $(filter %.py,$(call given,BENCHMARK))$(findstring :,$(call given,BENCHMARK))
-ONE = $(if $(MOBILITY)$(SUBSETS),,--subset weibo)
 SAYS_WHICH = $(foreach flag,--model --queue --provider --config,$(filter $(flag) $(flag)=%,$(MORE)))
-DEMO = $(if $(strip $(MODELS) $(PROVIDED) $(SAYS_WHICH) $(OWN)),,--model $(BASELINE) --demo $(ONE))
+DEMO = $(if $(strip $(flag.MODEL)$(flag.QUEUE)$(flag.PROVIDER) $(SAYS_WHICH) $(OWN)),,--model baseline/$(BASELINE) --demo $(ONE_SUBSET))
 
-# What each target takes. A setting that is misspelt, or another target's, would otherwise be left out without a word.
-which := RUNS NAME SUBSET PLATFORM ARGS
-takes.run := MODEL PROVIDER QUEUE SUBSET PLATFORM NAME RATIO LIMIT REPEATS CONCURRENCY BENCHMARK ARGS
-takes.fetch := BENCHMARK SUBSET PLATFORM ARGS
-takes.resume := $(which) MODEL PROVIDER CONCURRENCY
-takes.reeval := $(which) MODEL
-takes.status := $(takes.reeval)
-takes.verify := $(takes.reeval)
-takes.remove := $(which)
-takes.show := NAME SUBSET PLATFORM ARGS
-takes.merge := RUNS NAME ARGS
-takes.stats := $(takes.merge)
-takes.export := $(which)
-takes.report := $(takes.reeval)
-takes.compare := $(which)
-takes.sample := RATIO SUBSET PLATFORM ARGS
-takes.synth := SUBSET PLATFORM ARGS
-takes.view := ARGS
-takes.check-benchmark := BENCHMARK ARGS
 # What is make's, pip's or an environment variable of the harness; make hands the last two on to what it starts.
-taken_always := PYTHON SHELL MAKE% PIP_% HF_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
-
+taken_always := ARGS PYTHON SHELL MAKE% PIP_% HF_% LLM_% OPENAI_% %_API_KEY %_API_BASE BENCH_MAX_WORKERS %_PROXY %_proxy
 taken = $(foreach goal,$(MAKECMDGOALS),$(takes.$(goal)))
 settings = $(foreach name,$(.VARIABLES),$(if $(filter command,$(origin $(name))),$(name)))
 unknown = $(filter-out $(taken) $(taken_always),$(settings))
-ifneq (,$(and $(strip $(taken)),$(strip $(unknown))))
-$(error make $(MAKECMDGOALS) has no setting $(unknown): it takes $(sort $(taken)))
+ifneq (,$(and $(filter $(COMMANDS),$(MAKECMDGOALS)),$(strip $(unknown))))
+$(error make $(MAKECMDGOALS) has no setting $(unknown): it takes $(sort $(taken) ARGS))
 endif
 
 .DEFAULT_GOAL := help
 # Two targets of one command may make the same environment.
 .NOTPARALLEL:
-.PHONY: help ray run fetch resume reeval status verify remove merge report show view compare stats export sample synth check-benchmark test check docs bench bench-peers campaign real-model clean
+.PHONY: $(COMMANDS) help ray test check fix docs bench bench-peers campaign real-model clean
 
 help: ## this list
 	@echo 'make TARGET [SETTING=VALUE ...] [ARGS="more flags"]    (all flags: $(HARNESS) TARGET --help)'
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk '/^takes\./ { name = substr($$1, 7); sub(/^[^ ]+ := ?/, ""); sub(/ PLATFORM/, ""); takes[name] = $$0 } \
+	/^[a-z-]+:.*## / { name = $$1; sub(/:.*/, "", name); sub(/.*## /, ""); \
+	printf "  %-16s %s%s\n", name, $$0, (takes[name] ? " [" takes[name] "]" : "") }' $(MAKEFILE_LIST)
 
-run: .venv/run.made ## models on a benchmark: MODEL= PROVIDER= QUEUE= SUBSET= NAME= RATIO= LIMIT= REPEATS= CONCURRENCY= BENCHMARK=; without any, a demo
-	$(strip $(HARNESS) run $(call given,BENCHMARK) $(DEMO) $(WHAT) $(PACE) $(MORE))
+$(COMMANDS): .venv/run.made
+	$(strip $(HARNESS) $@ $(foreach setting,$(takes.$@),$(flag.$(setting))) $(ALSO) $(MORE))
 
-fetch: .venv/data.made ## download a benchmark's tasks: BENCHMARK= SUBSET= ARGS="--revision REV"
-	$(strip $(HARNESS) fetch $(call given,BENCHMARK) $(SUBSETS) $(MORE))
-
-resume: .venv/run.made ## continue unfinished runs, all or one: RUNS= or NAME=, MODEL= SUBSET= PROVIDER= CONCURRENCY=
-	$(strip $(HARNESS) resume $(WHICH_RUN) $(PROVIDED) $(PACE) $(MORE))
-
-reeval: .venv/run.made ## score saved answers again, without any request: RUNS= or NAME=, MODEL= SUBSET=
-	$(strip $(HARNESS) reeval $(WHICH_RUN) $(MORE))
-
-status: .venv/run.made ## the state of every run, all or one: RUNS= or NAME=, MODEL= SUBSET=
-	$(strip $(HARNESS) status $(WHICH_RUN) $(MORE))
-
-verify: .venv/run.made ## check runs: every user once, every line unchanged, metrics equal to a re-score: RUNS= or NAME=, MODEL= SUBSET=
-	$(strip $(HARNESS) verify $(WHICH_RUN) $(MORE))
-
-remove: .venv/run.made ## set a run aside, under other names in its folder; deletes nothing: RUNS= or NAME=, SUBSET=
-	$(strip $(HARNESS) remove $(NAMED_RUNS) $(SUBSETS) $(MORE))
-
-merge: .venv/run.made ## combine the parts of a run (run ARGS="--part 1/4") into one: RUNS=name
-	$(strip $(HARNESS) merge $(NAMED_RUNS) $(MORE))
-
-report: .venv/run.made ## make the pages of reports again, or without a name one page over all runs: RUNS= or NAME=, SUBSET= ARGS="--with-posts"
-	$(strip $(HARNESS) report $(WHICH_RUN) $(MORE))
-
-show: .venv/run.made ## the users of a run, or of one of them prompts, replies and scores: NAME= SUBSET= ARGS="USER --with-posts"
-	$(strip $(HARNESS) show $(if $(call given,NAME),'$(call given,NAME)') $(MORE) $(SUBSETS))
-
-view: .venv/run.made ## all runs in the browser, also while they are played: ARGS="--port 8080"
-	$(strip $(HARNESS) view $(MORE))
-
-compare: .venv/run.made ## show whether one run is better than another, on the users that both have: RUNS="a b" SUBSET=
-	$(strip $(HARNESS) compare $(NAMED_RUNS) $(SUBSETS) $(MORE))
-
-stats: .venv/run.made ## runs side by side, all (as Excel files, too) or some: RUNS="a b"
-	$(strip $(HARNESS) stats $(if $(RUNS),,--excel) $(NAMED_RUNS) $(MORE))
-
-export: .venv/run.made ## runs for other programs: RUNS="a b" ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
-	$(strip $(HARNESS) export $(NAMED_RUNS) $(SUBSETS) $(MORE))
-
-sample: .venv/run.made ## write a share of a tasks file to a separate file: RATIO= SUBSET=
-	$(strip $(HARNESS) sample $(SHARE) $(SUBSETS) $(MORE))
-
-synth: .venv/run.made ## synthetic tasks of any size: ARGS="--out DIR --users N" SUBSET=
-	$(strip $(HARNESS) synth $(SUBSETS) $(MORE))
-
-check-benchmark: .venv/run.made ## check that a benchmark keeps its contract: BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
-	$(strip $(HARNESS) check-benchmark $(call given,BENCHMARK) $(MORE))
+run: ## models on a benchmark; without any setting, a demo
+fetch: .venv/data.made ## download a benchmark's tasks, ARGS="--revision REV"
+resume: ## continue unfinished runs, all or some
+reeval: ## score saved answers again, without any request
+status: ## the state of every run, all or some
+verify: ## check runs: every user once, every line unchanged, metrics equal to a re-score
+remove: ## set a run aside, under other names in its folder; deletes nothing
+merge: ## combine the parts of a run (run ARGS="--part 1/4") into one
+report: ## make the pages of reports again, ARGS="--with-posts", or without a name one page over all runs
+show: ## the users of a run, or of one of them prompts, replies and scores, ARGS="USER --with-posts"
+view: ## all runs in the browser, also while they are played, ARGS="--port 8080"
+compare: ## show whether one run is better than another, on the users that both have, RUNS="a b"
+stats: ## runs side by side, all (as Excel files, too) or some
+export: ## runs for other programs, ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
+sample: ## write a share of a tasks file to a separate file
+synth: ## synthetic tasks of any size, ARGS="--out DIR --users N"
+check-benchmark: ## check that a benchmark keeps its contract, BENCHMARK=FILE.py ARGS="--tasks-dir DIR"
 
 ray: .venv/ray.made ## install Ray, for ARGS="--engine ray" (docs/scale.md)
 
@@ -131,6 +112,10 @@ check: test ## test, then lint, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+fix: .venv/dev.made ## format the code and apply the safe fixes of the linter
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
 
 docs: .venv/docs.made ## the documentation as a site, build/site/index.html; a link or an anchor that leads nowhere fails
 	$(PY) -m sphinx -c docs -E -W --keep-going -q -d build/doctrees . build/site

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Before numpy is loaded: our products are small, and OpenBLAS's threads spin on a second core long after each.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -46,16 +46,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+STRUCK = [subject for subject in SUBJECTS if subject.name not in ("two platforms", "plans")]
+"""Those that two models play have several platforms, and plans, too."""
+
+
 @pytest.mark.slow
 @on_linux
 def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Path) -> None:
     """SIGKILL at any moment and at writes, SIGTERM, SIGUSR1, SIGINT once and twice, SIGSTOP, a parent that dies: no
     user and no reply is lost or doubled, files are byte-identical, and only requests on the wire are paid twice. Over
     platforms and models at once, plans and an agent, streams and whole replies, both durabilities."""
-    blows = planned(10, random.Random(2))
+    blows = planned(6, random.Random(2))
     assert set(blows) == set(BLOWS)
     due = len(blows)
-    found = conduct(folder, SUBJECTS, blows, workers=len(SUBJECTS), pause=2.0, life=1.0, seed=2)
+    found = conduct(folder, STRUCK, blows, workers=len(STRUCK), pause=2.0, life=1.0, seed=2)
     assert not found.findings, told(found, 0.0)
     assert found.struck == due
     assert found.runs["runs of streamprofile"] and found.runs["runs of dailymobility"]

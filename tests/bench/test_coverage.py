@@ -39,6 +39,7 @@ def test_a_cell_says_how_often_intervals_hold_and_which_are_approximate() -> Non
     assert few.startswith("~") and 93 < float(few[1:]) < 97
 
 
+@pytest.mark.slow
 def test_a_difference_of_equal_models_is_none() -> None:
     """What both sides of a comparison share does not move its truth."""
     values = partial(coverage.difference, "F1^NS", 0.0)(np.random.default_rng(5), (1, 100_000))

@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support import first_quick
 from tests.support.plugins import Commands
 from tests.support.scripted import PromptHandler, baseline, listening
 
@@ -170,7 +171,7 @@ def test_model_that_one_of_several_servers_lacks_costs_no_user(harness: Commands
     assert coverage(harness)["complete"]
 
 
-@pytest.mark.parametrize("status", [400, 403, 422])
+@pytest.mark.parametrize("status", first_quick([400, 403, 422]))
 def test_three_users_in_a_row_that_are_refused_stop_the_run(harness: Commands, status: int) -> None:
     """Also after answers, where none comes in between."""
 
@@ -236,6 +237,7 @@ def test_one_prompt_that_always_fails_ends_as_one_failed_user_at_one_slot(harnes
     assert all(later - earlier > 9.9 for earlier, later in zip(endpoint.probes, endpoint.probes[1:], strict=False))
 
 
+@pytest.mark.slow
 def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(harness: Commands) -> None:
     """Whatever the number of its retries, and where the endpoint answers nothing at all."""
     patience = ("--max-outage", "2", "--max-retries", "100")
@@ -253,6 +255,7 @@ def test_request_has_at_most_thirty_tries_that_may_be_billed_over_all_sessions(h
 # Waits
 
 
+@pytest.mark.slow
 def test_wait_that_is_named_is_the_wait_however_often(harness: Commands) -> None:
     """Eight times a second, by seconds or by a date on a clock that is an hour off; not one counts as a try."""
 
@@ -292,7 +295,11 @@ def test_nothing_but_waits_stops_the_run_resumably(harness: Commands) -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    [error(404, "Not Found"), (405, b"", {}), (200, b"<html></html>", {})],
+    [
+        error(404, "Not Found"),
+        pytest.param((405, b"", {}), marks=pytest.mark.slow),
+        pytest.param((200, b"<html></html>", {}), marks=pytest.mark.slow),
+    ],
     ids=["404", "405", "HTML"],
 )
 def test_wrong_address_stops_at_once_and_wait_puts_that_off(harness: Commands, reply: Reply) -> None:

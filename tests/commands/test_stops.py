@@ -29,6 +29,7 @@ from harness.store.lock import held
 from harness.store.manifest import load
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
+from tests.support import first_quick
 from tests.support.scripted import baseline, serving
 
 USERS, LEFT = 1_200, 40
@@ -93,7 +94,7 @@ def after(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), first_quick([(signal.SIGTERM, 143), (signal.SIGINT, 130)]))
 def test_signal_leaves_finished_users_as_they_are_and_report_makes_the_report(
     folders: tuple[Path, Path], after: dict[str, int], number: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

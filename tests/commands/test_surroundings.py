@@ -15,6 +15,7 @@ import pytest
 from harness.cli import main
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, load
+from tests.support import first_quick
 from tests.support.scripted import baseline, serving
 
 DEMO = ("run", "--subset", "weibo", "--demo", "--limit", "3", "--no-html")
@@ -50,7 +51,7 @@ def test_tilde_after_an_equals_sign_is_the_home_folder(tmp_path: Path, monkeypat
     assert (tmp_path / "home" / "rows.csv").is_file()
 
 
-@pytest.mark.parametrize("words", ["stats", "show recency", "status"])
+@pytest.mark.parametrize("words", first_quick(["status", "stats", "show recency"]))
 def test_size_of_nothing_is_no_size(words: str, results: Path) -> None:
     """A terminal that does not know its size reports 0; the output is that without a size."""
     where = ("--results-dir", str(results))
@@ -59,7 +60,7 @@ def test_size_of_nothing_is_no_size(words: str, results: Path) -> None:
     assert shown.stdout
 
 
-@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE"])
+@pytest.mark.parametrize("variable", first_quick(["FORCE_COLOR", "TTY_COMPATIBLE"]))
 def test_variable_for_colours_makes_no_terminal_of_a_log(variable: str, tmp_path: Path) -> None:
     """A board that is redrawn would fill it."""
     words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path))

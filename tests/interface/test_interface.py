@@ -196,6 +196,7 @@ def test_threads_begin_a_results_folder_together(
     check_runs(tmp_path)
 
 
+@pytest.mark.slow
 def test_processes_begin_a_results_folder_together(tmp_path: Path) -> None:
     """As runs of one loop."""
     command = [sys.executable, "-m", "harness", "run", "--subset", "weibo", "--demo", "--limit", "3"]

@@ -46,6 +46,10 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
         (["status", "RUNS=a b"], "status 'a' 'b'"),
         (["remove", "NAME=a b"], "remove --name 'a b'"),
         (["resume", "NAME=n", "PROVIDER=relay"], "resume --name 'n' --provider 'relay'"),
+        (["show", "NAME=a b", "SUBSET=weibo", "ARGS=u1 --full"], "show 'a b' --subset 'weibo' u1 --full"),
+        (["stats"], "stats --excel"),
+        (["stats", "RUNS=a b"], "stats 'a' 'b'"),
+        (["view", "ARGS=--port 8080"], "view --port 8080"),
     ],
 )
 def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words: list[str], told: str) -> None:
@@ -55,12 +59,23 @@ def test_settings_become_flags_and_only_a_run_of_no_model_is_the_demo(words: lis
     assert done.stdout.splitlines()[-1] == f".venv/bin/python -P -m harness {told}"
 
 
-@pytest.mark.parametrize("words", [["run", "QUEU=week"], ["resume", "QUEUE=week"], ["status", "PROVIDER=relay"]])
+@pytest.mark.parametrize(
+    "words", [["run", "QUEU=week"], ["resume", "QUEUE=week"], ["status", "PROVIDER=relay"], ["view", "NAME=n"]]
+)
 def test_a_setting_that_a_target_does_not_have_is_refused(words: list[str]) -> None:
     """It is named, with those that there are, and nothing runs."""
     done = make(*words)
     assert done.returncode == 2
     assert "has no setting" in done.stderr and words[1].partition("=")[0] in done.stderr
+
+
+def test_help_shows_the_settings_of_each_command() -> None:
+    """Those that it takes, from the list by which others are refused."""
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    assert lines["status"].endswith(" [RUNS NAME MODEL SUBSET]")
+    assert lines["merge"].endswith(" [RUNS NAME]")
+    assert "[" not in lines["view"]
 
 
 @pytest.mark.parametrize("smaller", ["run", "data"])

@@ -11,6 +11,7 @@ from harness.cli import main
 from harness.commands.parser import built
 from harness.option import options_of
 from harness.options import options
+from tests.support import ROOT
 
 PUBLIC = {
     *("About", "Benchmark", "Cards", "Chat", "InvalidReply", "Means", "Metric", "Records", "Scoring"),
@@ -27,6 +28,15 @@ def test_public_names_are_these_and_no_others() -> None:
     assert all(getattr(harness, name) for name in PUBLIC)
     with pytest.raises(AttributeError):
         _ = harness.nothing
+
+
+def test_version_is_the_newest_of_the_changelog_and_the_one_to_cite() -> None:
+    """A release is named once, in the same way, wherever a reader looks."""
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.findall(r"^## (\d\S*) - (\S+)$", changelog, re.MULTILINE)
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert released[0][0] == harness.__version__
+    assert "version: {}\ndate-released: {}\n".format(*released[0]) in citation
 
 
 MEMBERS = """

@@ -18,7 +18,7 @@ from harness.analysis import trust
 from harness.benchmarks.dailymobility import synth
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from tests.support import DATA, ROOT, Terminal
+from tests.support import DATA, ROOT, Terminal, first_quick
 from tests.support.scripted import UNTIL_STOPPED, Script, baseline, busy, serving
 
 RULES = DATA / "mobility_agents" / "rule_based.py"
@@ -403,7 +403,10 @@ def shell(words: str, script: Script) -> tuple[int, str, list[str | None]]:
         return made.returncode, made.stderr, server.keys
 
 
-@pytest.mark.parametrize("words", [f"--api-key-file <(echo {KEY})", f"--api-key-file /dev/stdin <<< {KEY}"])
+PIPES = (f"--api-key-file <(echo {KEY})", f"--api-key-file /dev/stdin <<< {KEY}")
+
+
+@pytest.mark.parametrize("words", first_quick(PIPES))
 def test_key_of_a_pipe_that_the_shell_hands_over_is_read(words: str, capsys: Streams) -> None:
     """`<(pass show key)` is how a key stays off the disk; a resume wants it again."""
     code, errors, keys = shell(words, busy)

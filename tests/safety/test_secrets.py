@@ -182,7 +182,10 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    monkeypatch.setattr("harness.client.caller.pause_before", lambda *_: 0.0)  # nothing here is about waiting
+    # Nothing here is about waiting.
+    monkeypatch.setattr("harness.client.caller.pause_before", lambda *_: 0.0)
+    monkeypatch.setattr("harness.client.health.BETWEEN_PROBES", 0.05)
+    monkeypatch.setattr("harness.client.health.BETWEEN_TRIES", 0.05)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,12 @@ import io
 import os
 import random
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 """Of the project."""
@@ -21,6 +25,16 @@ ALL_EXAMPLES = "HARNESS_ALL_EXAMPLES"
 def examples(number: int) -> int:
     """Return how many examples of `number` a property draws: the quick tests take a third, other ones each time."""
     return number if os.environ.get(ALL_EXAMPLES) else max(5, number // 3)
+
+
+def first_quick(values: Iterable[Any]) -> list[Any]:
+    """Return values of a parameter: the quick tests play the first of them, the slow tests the others.
+
+    For tests whose every value costs much of a second, where all values are about one promise.
+    """
+    first, *others = values
+    slow = [pytest.param(*(value if isinstance(value, tuple) else [value]), marks=pytest.mark.slow) for value in others]
+    return [first, *slow]
 
 
 class Terminal(io.StringIO):

@@ -91,6 +91,7 @@ def test_two_seeds_of_random_show_no_difference(played: Path, capsys: Told) -> N
     assert all("could hide" in words for words in pair["verdicts"])
 
 
+@pytest.mark.slow
 def test_commuter_is_told_from_random_days_and_their_seeds_are_not(lived: Path, capsys: Told) -> None:
     """The score of a side is that of its report; a lower divergence counts as better."""
     first, _, last = told(lived, capsys, "commuter", "day-1", "day-2")["pairs"]

@@ -25,7 +25,7 @@ from harness.store.lock import RunLock
 from harness.store.manifest import Selection, load
 from harness.store.tasks import TaskIndex, open_index
 from tests.commands.test_commands import RESULTS, lines_of, report, run, write_tasks
-from tests.support import DATA
+from tests.support import DATA, first_quick
 from tests.support.disks import Death, FaultyDisk, QuickDisk
 from tests.support.plugins import FLOOR, STARS
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, by_turns, serving
@@ -147,7 +147,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", first_quick(FILES))
 def test_slices_validate_each_line_once_and_are_those_of_the_whole_file(kind: str, tmp_path: Path) -> None:
     """Of any number: each user is in one. Every slice knows the hash and users of the file, and the line of a task."""
     name, content = FILES[kind]

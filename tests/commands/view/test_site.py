@@ -19,6 +19,7 @@ from harness.commands.view.site import PAGE_MOST, SHOWN_MOST, USERS, NotThere, S
 from harness.model import Paragraph, Quote
 from harness.store.log import objects, seal
 from tests.commands.view.conftest import look
+from tests.support import first_quick
 
 RUNS = (("recency", "weibo"), ("commuter", "beijing"), ("four-stars", "yelp"))
 SIDE = "/user?name=recency&subset=weibo&user={}&with=random"
@@ -239,7 +240,9 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        pytest.param([{"block": "Tags", "label": "t", "tags": [["a", "hit"]] * 500_000}], id="one block"),
+        pytest.param(
+            [{"block": "Tags", "label": "t", "tags": [["a", "hit"]] * 500_000}], id="one block", marks=pytest.mark.slow
+        ),
         pytest.param([{"block": "Paragraph", "text": "x" * 500}] * 12_000, id="many blocks"),
     ],
 )
@@ -254,7 +257,7 @@ def test_of_a_report_that_no_run_makes_the_first_is_shown(
     assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_MOST / PAGE_MOST
 
 
-@pytest.mark.parametrize("change", [{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}])
+@pytest.mark.parametrize("change", first_quick([{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}]))
 def test_report_of_more_figures_than_a_benchmark_has_is_none(site: Site, results: Path, change: dict[str, Any]) -> None:
     """Its run is shown, with the reason."""
     path = results / "recency/eval_report_weibo.json"

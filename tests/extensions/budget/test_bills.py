@@ -62,6 +62,7 @@ def test_budget_counts_thoughts_outside_completion_tokens(bench: Bench, unit: st
     assert bench.resume() == 5 and billed() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
 def test_budget_of_a_killed_run_counts_what_a_total_has_beyond_its_parts(bench: Bench, named: bool) -> None:
     """What is only in the total counts once, also after the resume that reads it from the saved replies."""

@@ -23,6 +23,7 @@ from harness.extensions.ray.crew import WorkerGone
 from harness.extensions.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
 from tests.extensions.ray.conftest import Near, Place, until
+from tests.support import first_quick
 from tests.support.plugins import Commands
 from tests.support.scripted import Server, baseline, by_turns, serving
 
@@ -82,7 +83,7 @@ def test_results_of_both_benchmarks_are_those_of_this_process(
 
 
 @pytest.mark.parametrize("certain", [True, False])
-@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("after", first_quick([2, 1, 3]))
 def test_lost_worker_costs_what_it_had_not_reported(
     after: int,
     certain: bool,
@@ -191,16 +192,18 @@ def test_workers_that_are_lost_again_and_again_stop_the_run(
 
 @pytest.mark.parametrize(
     "more",
-    [
-        ("--hedge", "3"),
-        ("--durability", "power"),
-        ("--concurrency", "auto", "--rpm", "60000"),
-        ("--estimate", "--yes"),
-        ("--part", "1/2"),
-    ],
+    first_quick(
+        [
+            ["--hedge", "3"],
+            ["--durability", "power"],
+            ["--concurrency", "auto", "--rpm", "60000"],
+            ["--estimate", "--yes"],
+            ["--part", "1/2"],
+        ]
+    ),
 )
 def test_options_of_one_process_are_those_of_workers(
-    more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place
 ) -> None:
     """As many requests, the same results, counts and cost."""
     found = []
@@ -411,6 +414,7 @@ def test_worker_alone_without_a_way_to_the_endpoint_stops_the_run(
         Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut_off")
 def test_worker_without_a_way_waits_for_one_that_is_being_started(
     local: tuple[bytes, Counter[bytes]], tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster: Place

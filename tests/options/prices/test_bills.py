@@ -14,6 +14,7 @@ import pytest
 from harness import run
 from harness.defaults import SAMPLE_FOLDER
 from harness.model import Snapshot
+from tests.support import first_quick
 from tests.support.billing import (
     JSON,
     PRICES,
@@ -109,7 +110,7 @@ def test_estimate_counts_earlier_replies_at_the_price_that_they_had(bench: Bench
     assert Fraction(found[1]) <= bench.spent() <= Fraction(found[2])
 
 
-@pytest.mark.parametrize("script", [failing, thoughts_apart, half])
+@pytest.mark.parametrize("script", first_quick([thoughts_apart, half, failing]))
 def test_estimate_counts_what_tries_without_a_reply_and_without_usage_may_cost(bench: Bench, script: Any) -> None:
     """The whole is within its interval, by the endpoint's account; so are the requests."""
     bench.account.script = script
