@@ -42,6 +42,7 @@ from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.engine.local import Signals
 from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
 from harness.model import JSON, Block, Completion, Reply, Snapshots
+from harness.options.options import RunOptions
 from harness.printable import on_one_line
 from harness.store import log
 from harness.store.manifest import COMPLETE, Manifest, load
@@ -441,7 +442,7 @@ arun = _in_this_loop("run", run)
 aresume = _in_this_loop("resume", resume)
 
 
-def _is_asked_for(one: LoadedRun, args: Any) -> bool:
+def _is_asked_for(one: LoadedRun, args: RunOptions) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
     platforms = {platform.lower() for platform in args.platform or [one.subset]}
     return one.subset in platforms and one.manifest.identity["benchmark"] == args.found().name

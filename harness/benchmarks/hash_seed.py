@@ -6,7 +6,8 @@ import glob
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Protocol
 
 VARIABLE = "PYTHONHASHSEED"
 SEED = "0"
@@ -15,13 +16,22 @@ COPY_PREFIX = "agent_"
 REPLAYING = ("resume", "reeval", "verify")
 
 
+class SelectsRuns(Protocol):
+    """Options of a command about saved runs."""
+
+    @property
+    def runs(self) -> Sequence[str]: ...
+    @property
+    def results_dir(self) -> Path: ...
+
+
 def fixed(environment: Mapping[str, str]) -> str | None:
     """Return the hash seed of this process, None for a random one."""
     seed = environment.get(VARIABLE, "")
     return seed if seed.isdigit() and not sys.flags.ignore_environment else None
 
 
-def fix(words: Sequence[str], args: Any, environment: Mapping[str, str]) -> None:
+def fix(words: Sequence[str], args: SelectsRuns, environment: Mapping[str, str]) -> None:
     """Start this process again with a fixed hash seed if its command plays an agent file.
 
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
@@ -36,7 +46,7 @@ def fix(words: Sequence[str], args: Any, environment: Mapping[str, str]) -> None
         return
 
 
-def plays_agent(words: Sequence[str], args: Any) -> bool:
+def plays_agent(words: Sequence[str], args: SelectsRuns) -> bool:
     """Return whether a command plays an agent file: that of `run --agent`, or the copy in a saved run's folder."""
     command = words[0]
     if command == "run":

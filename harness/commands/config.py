@@ -112,11 +112,12 @@ def _value(one: Option, found: Parsed) -> Setting:
     return Setting(value, VARIABLE, one.variable) if is_set else Setting(value)
 
 
-def given(one: Option, args: Any) -> Any:
+def given(one: Option, args: options.Options) -> Any:
     """Return what a command has for an option, of itself or of its benchmark."""
     if not one.name.startswith(settings.DEST):
         return args.option(one.name)
-    return (args.of_benchmark or {}).get(one.name.removeprefix(settings.DEST), one.default)
+    of_benchmark = args.of_benchmark if isinstance(args, options.RunOptions) else None
+    return (of_benchmark or {}).get(one.name.removeprefix(settings.DEST), one.default)
 
 
 def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:

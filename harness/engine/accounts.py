@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 from harness import defaults
 from harness.client.caller import Caller
@@ -127,42 +128,33 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
     return [Opening(plan, runs, accounts[place]) for place, (plan, runs) in enumerate(plans)]
 
 
-async def open_lanes(
-    openings: Sequence[Opening],
-    held: AsyncExitStack,
-    lane_of: Callable[[int], Callable[..., Lane]] = lambda place: Lane,
-) -> list[Lane]:
-    """Return a lane for each opening; open what they need, for as long as `held` is open. `lane_of` returns what makes
-    the lane of the opening at a place. Raise `MachineError` if there can be too few connections."""
+LaneT = TypeVar("LaneT", bound=Lane)
+
+
+async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
+    """Return a lane for each opening; open what they need, for as long as `held` is open. Raise `MachineError` if there
+    can be too few connections."""
+    return await open_lanes_of(Lane, openings, held)
+
+
+async def open_lanes_of(cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack) -> list[LaneT]:
+    """Do the same with lanes of this class."""
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
-    for place, one in enumerate(openings):
+    for one in openings:
+        plan, tuning = one.plan, one.plan.tuning
         limiter = Limiter(one.account.slots)
         findings = Findings(one.runs, time.monotonic)
         listener = Listener(findings.learned, findings.replica, limiter.pause)
-        transport, where = await open_transport(one.route, type(one.plan.benchmark), clients, listener, held)
-        tuning = one.plan.tuning
+        transport, where = await open_transport(one.route, type(plan.benchmark), clients, listener, held)
         limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
-        caller = Caller(transport, limiter, limits, probe=one.plan.sampling.probe(), clock=time.monotonic)
-        lanes.append(_lane(one, findings, caller, where, lane_of(place)))
-    return lanes
-
-
-def _lane(
-    one: Opening, findings: Findings, caller: Caller, where: Callable[[str], str], made: Callable[..., Lane]
-) -> Lane:
-    """Return the lane of an opening."""
-    plan = one.plan
-    return made(
-        LanePlan(
+        caller = Caller(transport, limiter, limits, probe=plan.sampling.probe(), clock=time.monotonic)
+        lane_plan = LanePlan(
             plan.name,
             plan.selection["sample_seed"],
             one.account.tuning.concurrency,
             plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
-        ),
-        findings,
-        caller,
-        clock=time.monotonic,
-        where=where,
-    )
+        )
+        lanes.append(cls(lane_plan, findings, caller, clock=time.monotonic, where=where))
+    return lanes

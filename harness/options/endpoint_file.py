@@ -17,7 +17,7 @@ from harness.errors import BadInput, to_install
 from harness.model import JSON
 from harness.option import whole
 from harness.options import fields, providers, trusted
-from harness.options.options import Endpoint
+from harness.options.options import Endpoint, Session
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ OURS = {"qwen": "dashscope"} | {name: name for name in ("openai", "deepseek", "s
 """Provider that needs no address in a file -> its name in `providers.toml`."""
 
 
-def endpoint_of(args: Any) -> Endpoint | None:
+def endpoint_of(args: Session) -> Endpoint | None:
     """Return the endpoint of a command's file, None without one. Raise `BadInput` with file and field."""
     if args.config is None:
         return None

@@ -28,13 +28,13 @@ class SharedConsole(Console):
     as a cell of a table, is one line: lines of one print are strings of their own, with `sep="\\n"`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         self.turn = RLock()
-        super().__init__(*args, **kwargs)
+        super().__init__(**kwargs)
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
+    def print(self, *objects: Any, **kwargs: Any) -> None:
         with self.turn:
-            super().print(*args, **kwargs)
+            super().print(*objects, **kwargs)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Escape every string, before its width is measured."""

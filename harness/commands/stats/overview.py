@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from harness import defaults
@@ -30,7 +29,7 @@ RUN = "run"
 """The first column of the table of all runs."""
 
 
-def execute(args: Any) -> int:
+def execute(args: report.Options) -> int:
     """Write the page over all runs, and return an exit code."""
     if args.with_posts or args.users is not None:
         raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")

@@ -6,17 +6,15 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import anyio
 
 from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
-from harness.engine.accounts import Opening, OpenLanes, open_lanes
+from harness.engine.accounts import Opening, OpenLanes, open_lanes_of
 from harness.engine.hooks import Hooks, Say
 from harness.engine.lane import Lane
 from harness.errors import BadInput, to_install
@@ -86,14 +84,10 @@ async def _served(
     crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
 ) -> AsyncIterator[list[LaneOfParts]]:
     """A lane for each opening, whose users a crew of so many workers plays."""
-    lanes: list[LaneOfParts] = []
-
-    def made(place: int, *args: Any, **more: Any) -> Lane:
-        lanes.append(LaneOfParts(*args, crew=crew, place=place, plan=openings[place].plan, workers=workers, **more))
-        return lanes[-1]
-
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        await open_lanes(openings, held, lambda place: partial(made, place))
+        lanes = await open_lanes_of(LaneOfParts, openings, held)
+        for place, lane in enumerate(lanes):
+            lane.cut(crew, place, openings[place].plan, workers)
         serving.start_soon(crew.serve, lanes)
         serving.start_soon(crew.watch, head_answers)
         yield lanes

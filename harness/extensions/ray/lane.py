@@ -75,10 +75,15 @@ class LaneOfParts(Lane):
     """`place` is that of its plan. `parts` are all of it, `waiting` those that no worker has. `replied_at` is when any
     worker reported a reply last, in seconds of the event loop."""
 
-    def __init__(self, *args: Any, crew: Crew, place: int, plan: Plan, workers: int, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self.place, self.plan = place, plan
-        self._crew = crew
+    crew: Crew
+    place: int
+    plan: Plan
+    parts: list[UserPart]
+    waiting: deque[UserPart]
+
+    def cut(self, crew: Crew, place: int, plan: Plan, workers: int) -> None:
+        """Cut the users into parts, for a crew of so many workers, before the first user starts."""
+        self.crew, self.place, self.plan = crew, place, plan
         self.parts = self._cut(workers)
         self.waiting = deque(self.parts)
         self._unfinished = len(self.parts)
@@ -147,7 +152,7 @@ class LaneOfParts(Lane):
 
     @property
     def is_idle(self) -> bool:
-        return not any(self._crew.plays(self))
+        return not any(self.crew.plays(self))
 
     def stop(self, reason: HarnessError, grace: float) -> None:
         super().stop(reason, grace + STOP_SECONDS if grace else 0.0)
