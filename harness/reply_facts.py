@@ -104,11 +104,16 @@ class ReplyCounts:
             self._count(names, answerer.replies)
 
     def _count(self, names: _Names, replies: int) -> None:
+        if names not in self._answerers:
+            names = self._new(names)
+        self._answerers[names] += replies
+
+    def _new(self, names: _Names) -> _Names:
+        """Return the names under which a new answerer is counted."""
         model, provider, fingerprint = [name and name[:MAX_NAME] for name in names]
         kept = model, provider, fingerprint
-        if len(self._answerers) >= MAX_ANSWERERS and kept not in self._answerers:
-            kept = UNNAMED
-        self._answerers[kept] += replies
+        has_room = len(self._answerers) < MAX_ANSWERERS or kept in self._answerers
+        return kept if has_room else UNNAMED
 
     @property
     def facts(self) -> ReplyFacts:

@@ -100,7 +100,7 @@ def finish(
             add(line)
         manifest.results_sha256 = None
         manifest.state = STOPPED if stopped else INCOMPLETE
-    run.settle()
+    _settle(run)
     return scores.report(facts(run, name))
 
 
@@ -109,7 +109,12 @@ def leave(run: Run) -> None:
     are. The manifest is changed, not saved; `resume` finishes the run, and `report` makes a report of it as it is."""
     run.manifest.results_sha256 = None
     run.manifest.state = STOPPED
+    _settle(run)
+
+
+def _settle(run: Run) -> None:
     run.settle()
+    run.manifest.counts["torn_lines"] = run.store.torn
 
 
 def facts(run: Run, name: str) -> RunFacts:

@@ -41,6 +41,7 @@ from harness.errors import (
     TransportFault,
 )
 from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
+from harness.reply_facts import together
 from harness.store.run import about
 
 REJECTIONS_TO_STOP = 3
@@ -119,7 +120,7 @@ class Lane:
         self.progress = Progress(plan.name, findings, caller, plan.requested, clock, plan.power, where)
         self.findings = findings
         self._steps_left: dict[int, int] = {}
-        self._warned_of_models: set[Run] = set()
+        self._has_warned_of_models = False
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
 
@@ -148,6 +149,7 @@ class Lane:
 
     async def _flush(self) -> None:
         """Note that nothing is in flight, and sync what nobody waits for any more."""
+        self._warn_of_other_models()
         for run in self.runs:
             run.store.landed()
         await self.commit.flush()
@@ -192,6 +194,7 @@ class Lane:
         for run in self.runs:
             self._take_warnings(run)
             run.store.beat()
+        self._warn_of_other_models()
         if log:
             self._log_concurrency()
 
@@ -343,11 +346,14 @@ class Lane:
             run.store.event("warning", detail=warning)
             run.warnings += [warning] if warning not in run.warnings else []
             self.findings.show(warning)
-        answerers = run.store.tally.replies.facts
-        if run not in self._warned_of_models and (words := answerers.warning(run.sampling.model)):
-            self._warned_of_models.add(run)
-            run.store.event("answered_by", detail=words)
-            self.findings.show(words)
+
+    def _warn_of_other_models(self) -> None:
+        """Say once while it matters that another model answers than the one that was asked for."""
+        facts = together(run.store.tally.replies.facts for run in self.runs)
+        warning = facts.warning(self.runs[0].sampling.model)
+        if warning and not self._has_warned_of_models:
+            self._has_warned_of_models = True
+            self.note("answered_by", warning)
 
 
 @dataclass(slots=True, eq=False)

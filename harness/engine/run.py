@@ -161,7 +161,6 @@ class Run:
         manifest, store = self.manifest, self.store
         failed = store.failed(self.index)
         manifest.counts |= user_counts(self.index, self.expected, self.done, failed)
-        manifest.counts["torn_lines"] = store.torn
         if store.tally.reused:
             manifest.provenance["reused"] = dict(store.tally.reused)
         bill = store.tally.bill.copy(pending(store.files))

@@ -413,8 +413,9 @@ def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[s
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
         raise BadInput(
-            f"{where} holds a run of another configuration: {'; '.join(changes(found))}. Give this one a --name of its "
-            f"own, move the old one aside with --restart, or accept a difference with --allow {next(iter(found))}"
+            f"{where} holds a run of another configuration: {'; '.join(changes(found))}. "
+            "Give this one a --name of its own, move the old one aside with --restart, "
+            f"or accept a difference with --allow {next(iter(found))}"
         )
 
 

@@ -290,9 +290,9 @@ def _manifest(parts: Sequence[Part]) -> Manifest:
         "updated": max(of.times.get("updated", of.times["created"]) for of in manifests),
         "schedule": None,
     }
-    parts_agree_on = {name: getattr(first, name) for name in OF_SESSION}
+    of_first_part = {name: getattr(first, name) for name in OF_SESSION}
     whole_run = {"selection": whole(first.selection), "tuning": tuning, "provenance": _provenance(manifests)}
-    return Manifest(**(parts_agree_on | whole_run), state=RUNNING, counts={}, times=times)
+    return Manifest(**(of_first_part | whole_run), state=RUNNING, counts={}, times=times)
 
 
 def whole(selection: Selection) -> Selection:

@@ -43,7 +43,7 @@ from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, un
 from tests.reporting.documents.test_html import Parsed
 from tests.support import first_quick
 from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
-from tests.support.scripted import baseline, completion, serving
+from tests.support.scripted import baseline, by_turns, completion, serving
 
 USERS = 12
 SCORER = Scorer(StreamProfile(), "weibo")
@@ -1051,3 +1051,12 @@ def test_a_sound_record_of_another_shape_is_named(
     told = capfd.readouterr().err
     assert f"user {data['user_id']}: the saved record has another shape" in told
     assert page.read_bytes() == before
+
+
+def test_page_names_the_models_that_answered(tasks: Path, tmp_path: Path) -> None:
+    """As the text report does; a name that is markup stays text."""
+    with serving(by_turns({"model": "m"}, {"model": "<b>n</b>", "provider": "P"})) as server:
+        options = ["--api-url", server.url, "--results-dir", str(tmp_path), "--tasks-dir", str(tasks)]
+        assert main(["run", "--model", "m", "--platform", "weibo", *options]) == 0
+    page = (tmp_path / "m/eval_report_weibo.html").read_text(encoding="utf-8")
+    assert "Answered by: " in page and "&lt;b&gt;n&lt;/b&gt; (provider P)" in page and "<b>n</b>" not in page
