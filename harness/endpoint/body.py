@@ -11,6 +11,7 @@ import zlib
 from itertools import dropwhile
 
 import aiohttp
+from aiohttp import hdrs
 
 from harness.endpoint.replies import decoded
 from harness.errors import TransportFault
@@ -101,7 +102,7 @@ class Body:
 
     def __init__(self, response: aiohttp.ClientResponse, largest: float = math.inf) -> None:
         self._response = response
-        self._unpacker = Unpacker(response.headers.get("Content-Encoding", ""), largest)
+        self._unpacker = Unpacker(response.headers.get(hdrs.CONTENT_ENCODING, ""), largest)
 
     async def read(self, until: float) -> bytes | None:
         """Return what has come, after waiting for some; None at the end. Raise `TimeoutError` at a time of the loop."""
