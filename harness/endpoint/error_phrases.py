@@ -161,9 +161,9 @@ def rule_of(status: int | None, low: str) -> Rule:
     the words alone."""
     for rule in RULES:
         if status is None:
-            fits = rule.topics or not rule.statuses
+            fits = bool(rule.topics or not rule.statuses)
         else:
-            fits = not rule.statuses or {status, f"{status // 100}xx"} & {*rule.statuses}
+            fits = not rule.statuses or status in rule.statuses or f"{status // 100}xx" in rule.statuses
         if fits and all(says(topic, low) for topic in rule.topics):
             return rule
     raise AssertionError("the last row fits every error")

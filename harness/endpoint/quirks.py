@@ -275,13 +275,23 @@ class Adapted:
         Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted, or if it does not take a
         schema that it must.
         """
+        learned: dict[str, str] = {}
         quirks = self.quirks
-        try:
-            return await self.transport.send(adapt(body, quirks, self._given), user)
-        except (Rejected, TransportFault) as refusal:
-            if self._taught(quirks, refusal, body) is None:
-                raise
-            return await self._resend(body, user, refusal, quirks)
+        while True:
+            try:
+                received = await self.transport.send(adapt(body, quirks, self._given), user)
+            except (Rejected, TransportFault) as refusal:
+                if (name := self._taught(quirks, refusal, body)) is None:
+                    raise
+                known = self.quirks | learned.keys()
+                if known == quirks:  # else other requests have learned in the meantime
+                    learned[name] = refusal.detail
+                quirks = known | learned.keys()
+                continue
+            completion = received.completion
+            if learned and (completion.finish_reason not in SETTLED_UNREAD or completion.text):
+                self._adopt(body, quirks, learned)
+            return received
 
     def _taught(self, known: Quirks, refusal: Rejected | TransportFault, body: bytes) -> str | None:
         name = learn(known, refusal.kind, refusal.detail, body, self._given)
@@ -292,26 +302,6 @@ class Adapted:
             words = f"the endpoint does not take the JSON schema ({refusal.detail}): run with --structured auto"
             raise ConfigurationRefused(words) from None
         return name
-
-    async def _resend(self, body: bytes, user: str, refusal: Rejected | TransportFault, sent: Quirks) -> Received:
-        """Send a request that was refused as it was `sent`, changed until it gets through; adopt the needed changes."""
-        learned: dict[str, str] = {}
-        while True:
-            quirks = self.quirks | learned.keys()
-            if quirks == sent:  # else other requests have learned in the meantime
-                if (name := self._taught(quirks, refusal, body)) is None:
-                    raise refusal
-                learned[name] = refusal.detail
-                quirks |= {name}
-            sent = quirks
-            try:
-                received = await self.transport.send(adapt(body, sent, self._given), user)
-            except (Rejected, TransportFault) as another:
-                refusal = another
-                continue
-            if received.completion.finish_reason not in SETTLED_UNREAD or received.completion.text:
-                self._adopt(body, sent, learned)
-            return received
 
     def _adopt(self, body: bytes, quirks: Quirks, learned: dict[str, str]) -> None:
         """Adopt those of the learned quirks that the request that got through needed."""
