@@ -166,10 +166,11 @@ class Client:
             raise self.scrubbed(self.mapped(error, stood_still)) from None
         try:
             if streamed is not None:
-                completion = replies.without_end(replies.completion_of(streamed))
+                completion = replies.completion_of(streamed, is_streamed=True)
             else:
                 completion = self._read(response, content, body)
-            _check_size(completion)
+            if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
+                raise TooLarge(LARGEST_REPLY)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
         if completion.model != self._served or completion.refusal or completion.finish_reason not in ENDS:
@@ -338,11 +339,6 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
                 pass
     except (TimeoutError, aiohttp.ClientError, OSError, asyncio.CancelledError):
         response.close()
-
-
-def _check_size(completion: Completion) -> None:
-    if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
-        raise TooLarge(LARGEST_REPLY)
 
 
 def _behind_socks(error: Exception) -> Exception:

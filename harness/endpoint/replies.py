@@ -16,7 +16,6 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
-from msgspec import structs
 
 from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
 from harness.endpoint import error_phrases as phrases
@@ -91,7 +90,7 @@ def completion(body: bytes, content_type: str = "") -> Completion:
     return completion_of(data)
 
 
-def completion_of(data: dict[str, Any]) -> Completion:
+def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion:
     """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
     if not data.get("choices"):
         data = without_envelope(data)
@@ -118,7 +117,7 @@ def completion_of(data: dict[str, Any]) -> Completion:
         thoughts = thoughts or within
     if not text or text.isspace():
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
-    elif reason != "stop" and reason not in FINAL_REASONS and _is_unclosed(text):
+    elif (is_streamed or reason != "stop") and reason not in FINAL_REASONS and _is_unclosed(text):
         reason = UNCLOSED
     tokens = reported_tokens(usage, has_text=bool(text or thoughts))
     return Completion(  # by position, which is faster
@@ -288,13 +287,6 @@ def _within_thoughts(text: str, thoughts: str, reason: str | None) -> tuple[str,
         return text, thoughts, reason
     before = thoughts.rpartition(answer)[0]
     return (thoughts, None, reason) if FENCE_ALONE.fullmatch(before) else (answer, before, reason)
-
-
-def without_end(reply: Completion) -> Completion:
-    """Return a streamed reply marked as `unclosed` if its JSON has no end, although the stream has one."""
-    if reply.finish_reason != "stop" or not _is_unclosed(reply.text):
-        return reply
-    return structs.replace(reply, finish_reason=UNCLOSED)
 
 
 def _is_unclosed(text: str) -> bool:
