@@ -11,6 +11,7 @@ import zlib
 from itertools import dropwhile
 
 import aiohttp
+from aiohttp import hdrs
 
 from harness.client.replies import decoded
 from harness.errors import TransportFault
@@ -18,8 +19,8 @@ from harness.errors import TransportFault
 ENCODINGS = "gzip, deflate"
 """What requests accept, as a header."""
 PACKED = frozenset({"gzip", "x-gzip", "deflate"})
-ZLIB, BARE, GZIP = 15, -15, 31
-"""The formats, as zlib numbers them."""
+HEADED, BARE = 47, -15
+"""The formats, as zlib numbers them: its own or that of gzip, which it finds out, and the former without its head."""
 STEP = 2**20
 """Bytes that are unpacked at once."""
 MAX_MEMBERS = 1000
@@ -46,8 +47,9 @@ class Unpacker:
     """
 
     def __init__(self, coding: str, largest: float) -> None:
-        self._is_packed = coding.strip().lower() in PACKED
-        self._may_be_bare = coding.strip().lower() == "deflate"  # some servers leave out the head of zlib
+        coding = coding.strip().lower()
+        self._is_packed = coding in PACKED
+        self._may_be_bare = coding == "deflate"  # some servers leave out the head of zlib
         self._largest = largest
         self._read = self._size = self._members = 0
         self._member: zlib._Decompress | None = None
@@ -87,10 +89,8 @@ class Unpacker:
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise TransportFault("bad_http", "the reply is compressed in too many members")
-        if first == 0x1F:
-            return zlib.decompressobj(GZIP)
-        if first & 15 == 8:
-            return zlib.decompressobj(ZLIB)
+        if first == 0x1F or first & 15 == 8:
+            return zlib.decompressobj(HEADED)
         if self._may_be_bare:
             return zlib.decompressobj(BARE)
         raise zlib.error
@@ -101,7 +101,7 @@ class Body:
 
     def __init__(self, response: aiohttp.ClientResponse, largest: float = math.inf) -> None:
         self._response = response
-        self._unpacker = Unpacker(response.headers.get("Content-Encoding", ""), largest)
+        self._unpacker = Unpacker(response.headers.get(hdrs.CONTENT_ENCODING, ""), largest)
 
     async def read(self, until: float) -> bytes | None:
         """Return what has come, after waiting for some; None at the end. Raise `TimeoutError` at a time of the loop."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import takewhile
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, Protocol
 
 import anyio
 from tenacity import AsyncRetrying, retry_if_exception_type
@@ -170,25 +170,6 @@ class Traffic:
     notices: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(slots=True)
-class Slot:
-    """The right to send one request: taken once, and given back once with what came of it. It reserves `tokens` of the
-    rates. `is_alone`: it was granted while one request at a time goes out."""
-
-    limiter: Limiter
-    tokens: float
-    is_alone: bool
-
-    def give_back(
-        self, seconds: float, fault: TransportFault | None, used: float | None, completion: float | None = None
-    ) -> None:
-        """End it after so many seconds; `used` are the tokens of the try, None if they are not known."""
-        slots = self.limiter.slots
-        if slots.rates:
-            slots.rates.correct(self.tokens, used, completion, slots.clock())
-        self.limiter.release(seconds, fault, self.is_alone)
-
-
 class Caller:
     """One endpoint as the engine sees it. `sleep` and `clock` are arguments so that tests need not wait.
 
@@ -282,18 +263,24 @@ class Caller:
 
         A try that is cancelled then still counts towards the rates.
         """
+        try:
+            return await self._sent(attempt)
+        except EndpointStopped:
+            self.limiter.close()
+            raise
+
+    async def _sent(self, attempt: Attempt) -> Reply:
         body, rank, user, number, warn, tries, parts = attempt
         limiter, clock = self.limiter, self._clock
         while True:
             rates = limiter.slots.rates
             tokens = rates.estimate(len(body)) if rates else 0.0
             is_alone = limiter.probing if limiter.at_once(tokens) else await limiter.acquire(rank, tokens)
-            slot = Slot(limiter, tokens, is_alone)
-            if not self._admits(attempt, slot):
+            if not self._admits(attempt, tokens, is_alone):
                 continue
             if not is_alone or not self.health.probes_now(clock()):
                 break
-            await self._send_probe(attempt, slot)
+            await self._send_probe(attempt, tokens, is_alone)
         fault: TransportFault | None = None
         received: Received | None = None
         used: float | None = 0.0
@@ -307,10 +294,10 @@ class Caller:
             self.answered()
         except TransportFault as error:
             fault = error
-            self._failed(slot, tries, fault, start)
+            self._failed(is_alone, tries, fault, start)
         except EndpointStopped as error:
-            fault = self._refused(error)
-            self._failed(slot, tries, fault, start)
+            fault = _refusal(error)
+            self._failed(is_alone, tries, fault, start)
         except asyncio.CancelledError:
             fault, used = ABANDONED, None
             warn(fault, number)
@@ -320,7 +307,7 @@ class Caller:
             del self._in_flight[place]
             for part in parts:
                 part.ended(received, fault)
-            slot.give_back(seconds, fault, used, completion)
+            limiter.release(seconds, fault, is_alone, tokens, used, completion)
         if received is None:
             self.failed_tries.add(seconds)
             assert fault is not None
@@ -332,23 +319,23 @@ class Caller:
         traffic.completion_tokens += settled.completion_tokens or 0
         return Reply(settled, seconds, number, received.endpoint, received.first_token, sent=len(body))
 
-    def _admits(self, attempt: Attempt, slot: Slot) -> bool:
+    def _admits(self, attempt: Attempt, tokens: float, is_alone: bool) -> bool:
         """Return whether a request may use its slot now; else give that back. Raise why its user fails by now."""
         tries, now = attempt.tries, self._clock()
         try:
             tries.check(attempt.number - 1, self.limits.max_retries)
-            if slot.is_alone and (seconds := self.health.seconds_to_spare(tries, now)):
+            if is_alone and (seconds := self.health.seconds_to_spare(tries, now)):
                 self.limiter.probe(seconds)
-                slot.give_back(0.0, ABANDONED, 0.0)
+                self.limiter.release(0.0, ABANDONED, is_alone, tokens, 0.0)
                 return False
             for part in attempt.parts:
                 part.admitted()
         except BaseException:
-            slot.give_back(0.0, ABANDONED, 0.0)
+            self.limiter.release(0.0, ABANDONED, is_alone, tokens, 0.0)
             raise
         return True
 
-    async def _send_probe(self, attempt: Attempt, slot: Slot) -> None:
+    async def _send_probe(self, attempt: Attempt, tokens: float, is_alone: bool) -> None:
         """Use a request's slot for a probe. Raise `EndpointStopped` if the run ends with it."""
         received, used = None, None
         fault: TransportFault | None = SILENT
@@ -364,14 +351,14 @@ class Caller:
                 error.__traceback__ = None  # its frames hold it and the whole user, until garbage is collected
                 used, fault = 0.0, error
             except EndpointStopped as error:
-                used, fault = 0.0, self._refused(error)
+                used, fault = 0.0, _refusal(error)
             except asyncio.CancelledError:
                 fault = ABANDONED
                 raise
             if fault is None:
                 self.answered()
             else:
-                self._concluded(self.health.unanswered, fault, self._clock())
+                self.health.unanswered(fault, self._clock())
                 self._go_alone()
         finally:
             for part in attempt.parts:
@@ -382,7 +369,7 @@ class Caller:
                 kind = PROBE if fault.refusal or fault is ABANDONED else OUTAGE
                 notice = Notice(kind, f"{fault.kind}: {fault.detail}", size * fault.billed)
             attempt.warn(notice, attempt.number)
-            slot.give_back(0.0, ABANDONED, used)
+            self.limiter.release(0.0, ABANDONED, is_alone, tokens, used)
 
     def answered(self) -> None:
         """Note that the endpoint has answered something."""
@@ -392,29 +379,13 @@ class Caller:
         if self.limiter.probing:
             self.limiter.recover()
 
-    def _failed(self, slot: Slot, tries: FailedTries, fault: TransportFault, start: float) -> None:
+    def _failed(self, is_alone: bool, tries: FailedTries, fault: TransportFault, start: float) -> None:
         """Draw the conclusions from a failed try, before another request gets its slot."""
         health = self.health
         before = health.in_doubt, health.down
-        self._concluded(health.failed, tries, fault, start, self._clock())
-        if slot.is_alone or before != (health.in_doubt, health.down):
+        health.failed(tries, fault, start, self._clock())
+        if is_alone or before != (health.in_doubt, health.down):
             self._go_alone()
-
-    def _refused(self, error: EndpointStopped) -> TransportFault:
-        """Return a refusal of the configuration as a fault, since another try may pass; raise any other error."""
-        if not isinstance(error, Denied) or isinstance(error, UsedUp):
-            self._stop(error)
-        return TransportFault("denied", str(error), billed=False, refusal=error)
-
-    def _concluded(self, conclude: Callable[..., None], *arguments: Any) -> None:
-        try:
-            conclude(*arguments)
-        except EndpointStopped as error:
-            self._stop(error)
-
-    def _stop(self, error: EndpointStopped) -> NoReturn:
-        self.limiter.close()
-        raise error
 
     def _go_alone(self) -> None:
         """Send one request at a time from now on, if that is so."""
@@ -505,6 +476,13 @@ def pause_before(failures: int, requested: float | None, rng: random.Random) -> 
     if requested:
         return requested * rng.uniform(1.0, 1.0 + SPREAD)
     return rng.uniform(0.0, min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(max(0, failures - 1), 16)))
+
+
+def _refusal(error: EndpointStopped) -> TransportFault:
+    """Return a refusal of the configuration as a fault, since another try may pass; raise any other error."""
+    if not isinstance(error, Denied) or isinstance(error, UsedUp):
+        raise error
+    return TransportFault("denied", str(error), billed=False, refusal=error)
 
 
 def _used(received: Received) -> tuple[float | None, float | None]:

@@ -1,13 +1,13 @@
 """Words of endpoints that do not answer: as messages show them, and what they mean.
 
-`MEANINGS` is the table of what statuses and words mean, error_phrases.toml has the phrases.
+error_phrases.toml has the phrases, and the table of what they and a status mean.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,57 +145,25 @@ def _asks_too_much(low: str) -> bool:
 
 
 class Rule(NamedTuple):
-    """A row of `MEANINGS`: what an error means that has one of the `statuses`, and a phrase of each
-    of the `topics`; `billed` is whether such a try may have reached a model."""
+    """What an error means, as a row of `meanings` in error_phrases.toml has it."""
 
     meaning: str
-    statuses: Container[int]
-    topics: tuple[str, ...] = ()
+    statuses: Sequence[int | str] = ()
+    topics: Sequence[str] = ()
     billed: bool = False
 
 
-ANY = range(1000)
-MEANINGS = (
-    # An answer without a text; the meaning is its finish reason.
-    Rule("content_filter", (400, 403, 422), ("content_filter",)),
-    Rule("failed_generation", (400, 422, 500), ("failed_generation",)),
-    Rule("length", (400, 422, 500), ("unfinished",)),
-    Rule("context_length", ANY, ("context",)),
-    # A transient failure: a limit of the tokens a minute that one request is above.
-    Rule("too_large", ANY, ("too_large", "rate_limit")),
-    # A wait, and a transient failure, in words of an empty account.
-    Rule("rate_limit", (429,), ("passing_quota",)),
-    Rule("transient", ANY, ("passing_quota",)),
-    # A refusal of the configuration, which ends the run at once.
-    Rule("used_up", ANY, ("quota",)),
-    # A transient failure or a wait.
-    Rule("transient", (408, 409, 421, 425, 498)),
-    Rule("transient", (424, 499), billed=True),
-    Rule("rate_limit", (429,)),
-    Rule("rate_limit", range(400, 500), ("rate_limit",)),
-    # An answer without a text, in words that others use for limits of their own.
-    Rule("context_length", (400, 413, 422), ("context_in_other_words",)),
-    # A refusal of the configuration, or of this request alone: another one decides.
-    Rule("payment", (402,)),
-    Rule("unknown_model", (400, 403, 404), ("unknown_model",)),
-    Rule("region", (400, 401, 403), ("region",)),
-    Rule("key", (401, 403)),
-    Rule("key", range(400, 500), ("key",)),
-    # A transient failure, a wrong address, or the request's own fault.
-    Rule("transient", (400,), ("overload",)),
-    Rule("no_path", (404, 405)),
-    Rule("moved", range(300, 400)),
-    Rule("rejected", range(400, 500)),
-    Rule("transient", ANY, billed=True),
-)
-"""What an error means: the first row that fits. Nothing else judges statuses, codes and words."""
+RULES = [Rule(**row) for row in PHRASES["meanings"]["rows"]]
 
 
 def rule_of(status: int | None, low: str) -> Rule:
     """Return the rule for an error with these `searchable` words; without a status of its own, by
     the words alone."""
-    for rule in MEANINGS:
-        fits = rule.topics or rule.statuses is ANY if status is None else status in rule.statuses
+    for rule in RULES:
+        if status is None:
+            fits = bool(rule.topics or not rule.statuses)
+        else:
+            fits = not rule.statuses or status in rule.statuses or f"{status // 100}xx" in rule.statuses
         if fits and all(says(topic, low) for topic in rule.topics):
             return rule
     raise AssertionError("the last row fits every error")

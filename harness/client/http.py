@@ -106,7 +106,11 @@ class Client:
         self._shares_with = shares_with
 
     async def __aenter__(self) -> Client:
-        self._session = self._shares_with._session if self._shares_with else self.sessions()
+        if self._shares_with is None:
+            # A proxy would get the headers of a session.
+            self._session = self.sessions(headers=None if self.proxy else self.headers)
+        else:
+            self._session = self._shares_with._session
         return self
 
     async def __aexit__(
@@ -115,14 +119,15 @@ class Client:
         if self._shares_with is None:
             await self._session.close()
 
-    def sessions(self, read: float | None = None) -> aiohttp.ClientSession:
+    def sessions(self, read: float | None = None, headers: dict[str, str] | None = None) -> aiohttp.ClientSession:
         """Return a session, which is to be closed; `read` are seconds between two pieces of a reply.
 
-        Its replies are for `Body`, which unpacks them. It has no headers, which a proxy would get with the key.
+        Its replies are for `Body`, which unpacks them.
         """
         connector = self._way.connector()
         return aiohttp.ClientSession(
             connector=connector,
+            headers=headers,
             middlewares=(connector.send_again,),
             proxy=self.proxy,
             # For the lookup and all addresses of a host together; `sock_connect` would be for each in turn.
@@ -151,7 +156,8 @@ class Client:
                     if looks_streamed(content) and response.status < 400:
                         streamed = whole_stream(content, LARGEST_STREAM, is_framed(response.headers))
             finally:
-                response.release()  # which closes the connection if it has unread bytes
+                if not response.closed:  # it is read to its end
+                    response.release()  # which closes the connection if it has unread bytes
             if wait := exhausted(response.headers, datetime.now(UTC)):
                 self._on_exhausted(min(wait, LONGEST_PACE) if response.status < 400 else wait)
         except self.errors as error:
@@ -160,10 +166,11 @@ class Client:
             raise self.scrubbed(self.mapped(error, stood_still)) from None
         try:
             if streamed is not None:
-                completion = replies.without_end(replies.completion_of(streamed))
+                completion = replies.completion_of(streamed, is_streamed=True)
             else:
                 completion = self._read(response, content, body)
-            _check_size(completion)
+            if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
+                raise TooLarge(LARGEST_REPLY)
         except HarnessError as error:
             raise self.scrubbed(self.named(error)) from None
         if _answerer(completion) != self._served or completion.refusal or completion.finish_reason not in ENDS:
@@ -180,8 +187,9 @@ class Client:
 
     async def _posted(self, body: bytes) -> aiohttp.ClientResponse:
         """Return a reply after its head."""
+        headers = self.headers if self.proxy else None
         try:
-            return await self._session.post(self._url, data=body, headers=self.headers, allow_redirects=False)
+            return await self._session.post(self._url, data=body, headers=headers, allow_redirects=False)
         except aiohttp.ClientError:
             raise
         except ValueError as error:  # a header that would be two
@@ -342,11 +350,6 @@ async def _linger(response: aiohttp.ClientResponse) -> None:
                 pass
     except (TimeoutError, aiohttp.ClientError, OSError, asyncio.CancelledError):
         response.close()
-
-
-def _check_size(completion: Completion) -> None:
-    if len(completion.text) + len(completion.reasoning or "") > LARGEST_REPLY:
-        raise TooLarge(LARGEST_REPLY)
 
 
 def _behind_socks(error: Exception) -> Exception:

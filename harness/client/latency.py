@@ -35,7 +35,7 @@ class Latency:
         """Median and 95th percentile; None before the first reply."""
         if not self._seconds:
             return None
-        half, most = np.percentile(np.fromiter(self._seconds, np.float64), (50, 95))
+        half, most = np.percentile(self.seconds, (50, 95))
         return float(half), float(most)
 
     @property
@@ -43,7 +43,7 @@ class Latency:
         """The 99th percentile; None before `ENOUGH` replies."""
         if len(self._seconds) < ENOUGH:
             return None
-        return float(np.percentile(np.fromiter(self._seconds, np.float64), 99))
+        return float(np.percentile(self.seconds, 99))
 
     @property
     def beyond(self) -> float | None:

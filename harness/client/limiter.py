@@ -155,10 +155,21 @@ class Limiter:
                 return is_probe
             self._return(is_probe)  # closed between the grant and now
 
-    def release(self, seconds: float, fault: TransportFault | None, is_probe: bool = False) -> None:
-        """Return a slot after a try of so many `seconds` and, if it failed, with this `fault`."""
+    def release(
+        self,
+        seconds: float,
+        fault: TransportFault | None,
+        is_probe: bool = False,
+        reserved: float = 0.0,
+        used: float | None = None,
+        completion: float | None = None,
+    ) -> None:
+        """Return a slot after a try of so many `seconds` and, if it failed, with this `fault`. Of the tokens that it
+        reserved it has `used` some, None if that is not known, those of the completion among them."""
         slots = self.slots
         in_flight, now, control = slots.in_flight, slots.clock(), slots.control
+        if slots.rates:
+            slots.rates.correct(reserved, used, completion, now)
         pressed = in_flight >= control.limit or bool(self.queue)
         self._return(is_probe)
         if fault is None:

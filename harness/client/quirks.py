@@ -196,26 +196,23 @@ def unwanted(needs_schema: bool) -> Quirks:
     return WITHOUT_SCHEMA if needs_schema else frozenset()
 
 
-def adapt(body: bytes, quirks: Quirks, stream: bool = False, given: Collection[str] = ()) -> bytes:
+def adapt(body: bytes, quirks: Quirks, given: Collection[str] = ()) -> bytes:
     """Return a request as an endpoint with these quirks takes it; the same object if nothing changes.
 
-    `stream` requests a stream. `given` are the members that the user set by --extra-body, which stay as they are;
+    `given` are the members that the user set by --extra-body, which stay as they are;
     only `response_format` may be replaced by a weaker one.
     """
-    if not quirks and not stream:
+    if not quirks:
         return body
     request = orjson.loads(body)
     for name, quirk in QUIRKS.items():
-        free = quirk.member not in given or quirk.member == "response_format"
-        if free and (name in quirks or (stream and name == "stream")):
+        if name in quirks and (quirk.member not in given or quirk.member == "response_format"):
             quirk.change(request)
     adapted = orjson.dumps(request)
     return body if adapted == body else adapted
 
 
-def learn(
-    known: Quirks, kind: str, words: str, body: bytes, stream: bool = False, given: Collection[str] = ()
-) -> str | None:
+def learn(known: Quirks, kind: str, words: str, body: bytes, given: Collection[str] = ()) -> str | None:
     """Return the quirk that a refusal of an adapted `body` teaches; None if it names nothing that could be changed.
 
     `body` is the request before it was adapted to what is `known`; `kind` and `words` are the error's kind and detail.
@@ -223,11 +220,11 @@ def learn(
     low = searchable(REQUEST.sub("", words))
     if kind not in REFUSED and not (kind in FAILED and PLAINLY_THE_FORMAT.search(low)):
         return None
-    sent = adapt(body, known, stream, given)
+    sent = adapt(body, known, given)
     for name, quirk in QUIRKS.items():
         if quirk.undoes in known or (kind in FAILED and quirk.member != "response_format"):
             continue
-        if _names(low, quirk, body) and adapt(body, known | {name}, stream, given) != sent:
+        if _names(low, quirk, body) and adapt(body, known | {name}, given) != sent:
             return name
     return None
 
@@ -261,9 +258,10 @@ class Adapted:
     ) -> None:
         self._unwanted = {*unwanted(needs_schema), *(["stream"] if stream == "off" else [])}
         self.quirks = checked(known) - self._unwanted
+        if stream == "on":
+            self.quirks |= {"stream"}
         self.on_learned = on_learned
         self.transport = transport
-        self._stream = stream
         self._given = frozenset(given)
 
     def over(self, transport: Transport) -> Adapted:
@@ -277,20 +275,26 @@ class Adapted:
         Raise `EndpointStopped` if the endpoint answers in streams only, and none are wanted, or if it does not take a
         schema that it must.
         """
+        learned: dict[str, str] = {}
         quirks = self.quirks
-        try:
-            return await self.transport.send(self._adapted(body, quirks), user)
-        except (Rejected, TransportFault) as refusal:
-            if self._taught(quirks, refusal, body) is None:
-                raise
-            return await self._resend(body, user, refusal, quirks)
-
-    def _adapted(self, body: bytes, quirks: Quirks) -> bytes:
-        on = self._stream == "on"
-        return adapt(body, quirks, on, self._given) if quirks or on else body
+        while True:
+            try:
+                received = await self.transport.send(adapt(body, quirks, self._given), user)
+            except (Rejected, TransportFault) as refusal:
+                if (name := self._taught(quirks, refusal, body)) is None:
+                    raise
+                known = self.quirks | learned.keys()
+                if known == quirks:  # else other requests have learned in the meantime
+                    learned[name] = refusal.detail
+                quirks = known | learned.keys()
+                continue
+            completion = received.completion
+            if learned and (completion.finish_reason not in SETTLED_UNREAD or completion.text):
+                self._adopt(body, quirks, learned)
+            return received
 
     def _taught(self, known: Quirks, refusal: Rejected | TransportFault, body: bytes) -> str | None:
-        name = learn(known, refusal.kind, refusal.detail, body, self._stream == "on", self._given)
+        name = learn(known, refusal.kind, refusal.detail, body, self._given)
         if name in self._unwanted:
             if name == "stream":
                 words = f"the endpoint answers in streams only ({refusal.detail}): run with --stream auto"
@@ -299,30 +303,10 @@ class Adapted:
             raise ConfigurationRefused(words) from None
         return name
 
-    async def _resend(self, body: bytes, user: str, refusal: Rejected | TransportFault, sent: Quirks) -> Received:
-        """Send a request that was refused as it was `sent`, changed until it gets through; adopt the needed changes."""
-        learned: dict[str, str] = {}
-        while True:
-            quirks = self.quirks | learned.keys()
-            if quirks == sent:  # else other requests have learned in the meantime
-                if (name := self._taught(quirks, refusal, body)) is None:
-                    raise refusal
-                learned[name] = refusal.detail
-                quirks |= {name}
-            sent = quirks
-            try:
-                received = await self.transport.send(self._adapted(body, sent), user)
-            except (Rejected, TransportFault) as another:
-                refusal = another
-                continue
-            if received.completion.finish_reason not in SETTLED_UNREAD or received.completion.text:
-                self._adopt(body, sent, learned)
-            return received
-
     def _adopt(self, body: bytes, quirks: Quirks, learned: dict[str, str]) -> None:
         """Adopt those of the learned quirks that the request that got through needed."""
-        sent = self._adapted(body, quirks)
-        needed = [name for name in learned if self._adapted(body, quirks - {name}) != sent]
+        sent = adapt(body, quirks, self._given)
+        needed = [name for name in learned if adapt(body, quirks - {name}, self._given) != sent]
         news = [name for name in needed if name not in self.quirks]
         self.quirks = self.quirks.union(needed)
         for name in news:

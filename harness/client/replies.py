@@ -7,7 +7,6 @@ its class.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
-from msgspec import structs
 
 from harness.benchmarks.parsing import FINAL_REASONS, after_thinking, is_json
 from harness.client import error_phrases as phrases
@@ -46,16 +44,7 @@ FENCE_ALONE = re.compile(r"\s*(?:```\w*\s*)?")
 REFUSED = "the endpoint refuses the key"
 """The beginning of a message about the key itself, and not about the account or the country."""
 HALF_PAIR = re.compile("[\ud800-\udfff]")
-MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",  # before that of UTF-16, with which it begins
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-CHARSETS = {
-    **dict.fromkeys(("gbk", "gb2312", "gb18030"), "gb18030"),
-    **{name: name for name in ("big5", "utf-16", "utf-16le", "utf-16be", "utf-32", "utf-32le", "utf-32be")},
-}
+CHARSETS = {"gbk": "gb18030", "gb2312": "gb18030", "gb18030": "gb18030", "big5": "big5"}
 """Python's codec for the charset of a content type; GB18030 is a superset of the others that are called GB."""
 CHARSET = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE | re.ASCII)
 JSON_TYPE = re.compile(r"\s*application/json\s*(?:;\s*charset=utf-8\s*)?", re.IGNORECASE)
@@ -101,7 +90,7 @@ def completion(body: bytes, content_type: str = "") -> Completion:
     return completion_of(data)
 
 
-def completion_of(data: dict[str, Any]) -> Completion:
+def completion_of(data: dict[str, Any], is_streamed: bool = False) -> Completion:
     """Return the completion in a reply that is decoded already, or put together from the pieces of a stream."""
     if not data.get("choices"):
         data = without_envelope(data)
@@ -129,7 +118,7 @@ def completion_of(data: dict[str, Any]) -> Completion:
         thoughts = thoughts or within
     if not text or text.isspace():
         text, thoughts, reason = _without_text(message, text, thoughts, reason, usage)
-    elif reason != "stop" and reason not in FINAL_REASONS and _is_unclosed(text):
+    elif (is_streamed or reason != "stop") and reason not in FINAL_REASONS and _is_unclosed(text):
         reason = UNCLOSED
     tokens = reported_tokens(usage, has_text=bool(text or thoughts))
     return Completion(  # by position, which is faster
@@ -303,13 +292,6 @@ def _within_thoughts(text: str, thoughts: str, reason: str | None) -> tuple[str,
     return (thoughts, None, reason) if FENCE_ALONE.fullmatch(before) else (answer, before, reason)
 
 
-def without_end(reply: Completion) -> Completion:
-    """Return a streamed reply marked as `unclosed` if its JSON has no end, although the stream has one."""
-    if reply.finish_reason != "stop" or not _is_unclosed(reply.text):
-        return reply
-    return structs.replace(reply, finish_reason=UNCLOSED)
-
-
 def _is_unclosed(text: str) -> bool:
     """Return whether a text stops within an object. A string that has no end, in a text that has one, is a mark that
     the model forgot to escape."""
@@ -431,15 +413,15 @@ def decoded(body: bytes, content_type: str = "") -> dict[str, Any] | None:
 
 
 def _text(body: bytes, content_type: str) -> str:
-    """Decode a body: UTF-8, or the encoding of its byte order mark or else of its type. Raise `ValueError`.
+    """Decode a body: UTF-8, UTF-16 or UTF-32 by its first bytes, else by the charset of its type. Raise `ValueError`.
 
     The type does not count if the body is UTF-8 all the same: JSON has no other encoding (RFC 8259, section 8.1), and
     servers write any charset. Some bytes that are not UTF-8 do no harm, but a text of another charset would be
     gibberish from end to end that looks like an answer.
     """
-    for mark, codec in MARKS.items():
-        if body.startswith(mark):
-            return body.decode(codec)
+    codec = json.detect_encoding(body)
+    if not codec.startswith("utf-8"):
+        return body.decode(codec)
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError:

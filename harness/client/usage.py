@@ -32,8 +32,6 @@ def reported_tokens(usage: dict[str, Any], *, has_text: bool) -> ReportedTokens:
 
     No prompt has 0 tokens, nor has the completion of a text: such a count is none.
     """
-    if not usage:
-        return ReportedTokens()
     prompt = _count(usage, "prompt_tokens") or None
     completion = _count(usage, "completion_tokens")
     if not completion and (has_text or prompt is None):

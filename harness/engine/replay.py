@@ -6,7 +6,6 @@ was interrupted (docs/design.md, section 2).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, NoReturn
 
@@ -53,7 +52,7 @@ class Conversation:
         self._saved = saved
         self._steps = steps
         self._settle = settle
-        self._times: Counter[str] = Counter()
+        self._times: dict[str, int] = {}
         self._judged = judged
         self._is_new = False
 
@@ -65,8 +64,8 @@ class Conversation:
     async def ask(self, request: Request) -> Completion:
         body = self._sampling.encode(request)
         key = digest(body)
-        nth = self._times[key]
-        self._times[key] += 1
+        nth = self._times.get(key, 0)
+        self._times[key] = nth + 1
         completion = self._saved.get((key, nth))
         new = completion is None
         if completion is not None:

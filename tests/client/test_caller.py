@@ -435,9 +435,9 @@ async def test_limiter_is_told_how_each_try_ended() -> None:
     told: list[tuple[float, str | None]] = []
 
     class Noting(Limiter):
-        def release(self, seconds: float, fault: TransportFault | None, is_alone: bool = False) -> None:
+        def release(self, seconds: float, fault: TransportFault | None, *more: Any) -> None:
             told.append((seconds, fault.kind if fault else None))
-            super().release(seconds, fault, is_alone)
+            super().release(seconds, fault, *more)
 
     stage = Stage([GOOD, BUSY, WRONG_KEY, GOOD, BAD_REQUEST])
     stage.limiter = Noting(Slots(FixedControl(1), virtual.now))

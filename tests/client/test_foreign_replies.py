@@ -11,7 +11,7 @@ import pytest
 from harness.benchmarks.parsing import answer_text, json_object
 from harness.client.address import Address
 from harness.client.http import Client
-from harness.client.replies import Denied, completion, completion_of, refused, without_end
+from harness.client.replies import Denied, completion, completion_of, refused
 from harness.client.stream import whole_stream
 from harness.errors import EndpointStopped, InvalidReply, TransportFault
 from harness.model import Completion
@@ -196,7 +196,7 @@ def stream(*deltas: dict[str, Any], reason: str = "stop") -> bytes:
 
 
 def streamed(body: bytes) -> Completion:
-    return without_end(completion_of(whole_stream(body, 2**20, ended=True)))
+    return completion_of(whole_stream(body, 2**20, ended=True), is_streamed=True)
 
 
 def test_arguments_that_stream_in_pieces_are_joined() -> None:

@@ -32,8 +32,8 @@ def request(*texts: str, **more: Any) -> bytes:
     return sampling.encode(Request(messages))
 
 
-def adapted(*quirks: str, stream: bool = False, body: bytes = b"", given: Collection[str] = ()) -> JSON:
-    found: JSON = orjson.loads(adapt(body or request(), frozenset(quirks), stream, given))
+def adapted(*quirks: str, body: bytes = b"", given: Collection[str] = ()) -> JSON:
+    found: JSON = orjson.loads(adapt(body or request(), frozenset(quirks), given))
     return found
 
 
@@ -103,16 +103,16 @@ def test_what_the_user_gave_stays() -> None:
     own = request(temperature=1.0, top_p=0.5, seed=9, max_tokens=9, stream=False, stream_options={"x": 1})
     given = ["temperature", "top_p", "seed", "max_tokens", "stream", "stream_options"]
     every = frozenset(QUIRKS) - {"no_response_format", "json_schema", "json_word", "no_system_role"}
-    assert adapt(own, every, stream=True, given=given) is own
+    assert adapt(own, every, given) is own
     assert adapted("stream", body=request(stream=False)) == orjson.loads(request(stream=False))
 
 
 def test_streaming_asks_for_usage_unless_that_is_refused() -> None:
-    """As a mode, as a habit of the endpoint, or both: the same body."""
+    """Its last piece has the usage then."""
     before = orjson.loads(request())
     asked = before | {"stream": True, "stream_options": {"include_usage": True}}
-    assert adapted(stream=True) == adapted("stream") == adapted("stream", stream=True) == asked
-    assert adapted("no_stream_options", stream=True) == before | {"stream": True}
+    assert adapted("stream") == asked
+    assert adapted("no_stream_options", "stream") == before | {"stream": True}
 
 
 def test_system_messages_go_in_front_of_the_first_of_the_user() -> None:
@@ -217,9 +217,9 @@ def test_refusal_that_names_a_parameter_teaches_its_quirk(quirk: str, status: in
     error = refusal(status, body)
     penalties = {"frequency_penalty": 0.1, "presence_penalty": 0.2} if quirk.endswith("penalty") else {}
     asked = request("请作答") if quirk == "json_word" else request(**penalties)
-    stream = quirk == "no_stream_options"
-    assert learn(frozenset(), error.kind, error.detail, asked, stream) == quirk
-    assert learn(frozenset({quirk}), error.kind, error.detail, asked, stream) in (None, "no_response_format")
+    known = frozenset({"stream"} if quirk == "no_stream_options" else ())
+    assert learn(known, error.kind, error.detail, asked) == quirk
+    assert learn(known | {quirk}, error.kind, error.detail, asked) in (None, "no_response_format")
 
 
 @pytest.mark.parametrize(
@@ -589,7 +589,7 @@ def test_on_streams_always_and_learns_what_goes_with_it() -> None:
     sender = Adapted(endpoint, stream="on")
     run(sender.send(request()))
     assert [body["stream"] for body in endpoint.bodies] == [True, True]
-    assert sender.quirks == {"no_stream_options"}
+    assert sender.quirks == {"stream", "no_stream_options"}
 
 
 @pytest.mark.parametrize("known", [(), ("stream",)])
