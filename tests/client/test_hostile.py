@@ -429,6 +429,7 @@ WHOLE = {
     "GB2312, in quotes": http(GOOD.decode().encode("gbk"), JSON + '"gb2312"'),
     "Big5": http(GOOD.decode().encode("big5"), JSON + "big5"),
     "UTF-16 with its mark": http(GOOD.decode().encode("utf-16")),
+    "UTF-16 without a mark": http(GOOD.decode().encode("utf-16-le")),
     "UTF-16 of the other order": http(b"\xfe\xff" + GOOD.decode().encode("utf-16-be")),
     "UTF-32 with its mark": http(GOOD.decode().encode("utf-32")),
 }
