@@ -84,7 +84,7 @@ def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
 async def _served(
     crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
 ) -> AsyncIterator[list[LaneOfParts]]:
-    """A lane for each opening, whose users a crew of so many workers plays."""
+    """Yield a lane for each opening, whose users a crew of so many workers plays."""
     lanes: list[LaneOfParts] = []
 
     def made(place: int, *args: Any, **more: Any) -> Lane:
