@@ -95,7 +95,7 @@ def run(name: str, quick: bool, results: Path) -> None:
 
 
 def table(rows: Sequence[Row], title: str | None = None) -> Table:
-    """A column for each plain value; lists and objects stand in the file alone."""
+    """Write a column for each plain value; lists and objects stand in the file alone."""
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if plain(value)))
     made = Table(title=title)
     for name in names:

@@ -97,7 +97,7 @@ AFTER = (0.0, 0.002, 0.02)
 
 
 def awaited(when: Moment, folder: Path, ended: Callable[[], bool]) -> bool:
-    """Waits for the moment; False where the process ended by itself before."""
+    """Wait for the moment; return False where the process ended by itself before."""
     until = time.monotonic() + when.seconds
     seen, changes = _look(folder, when), 0
     while time.monotonic() < until:
@@ -126,9 +126,9 @@ _Seen = dict[str, tuple[int, int]]
 
 
 def _look(folder: Path, when: Moment) -> _Seen:
-    """The files of the folder and of those in it whose names hold the moment's target."""
+    """Return the files of the folder and of those in it whose names hold the moment's target."""
     target = when.target
-    return {} if target is None else {path: at for path, at in _files(folder) if target in os.path.basename(path)}
+    return {} if target is None else {path: at for path, at in _files(folder) if target in Path(path).name}
 
 
 def _files(folder: Path | str) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -171,7 +171,7 @@ class Life:
 
 
 def live(command: list[str], blow: Blow, when: Moment, manner: Manner, folder: Path, said: Path) -> Life:
-    """Starts a process that writes below `folder`, strikes it, and waits for its end; what it says goes to `said`."""
+    """Start a process that writes below `folder`, strike it, and wait for its end; what it says goes to `said`."""
     if blow is ORPHANED:
         return _orphan(command, when, manner.unread, folder, said)
     with said.open("wb") as out, started(command, out) as process:
@@ -201,7 +201,7 @@ def _never() -> bool:
 
 @contextmanager
 def started(command: Iterable[str], out: IO[bytes] | int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is ended, by its id, with the block."""
+    """Yield a process that is ended, by its id, with the block."""
     process = subprocess.Popen(
         [*command], stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=ROOT, process_group=0
     )  # Ctrl-C at the campaign is none at the process
@@ -214,7 +214,7 @@ def started(command: Iterable[str], out: IO[bytes] | int) -> Iterator[subprocess
 
 
 def _hangs(folder: Path, ended: Callable[[], bool]) -> bool:
-    """Waits for a process to end; True where it does nothing for too long."""
+    """Wait for a process to end; return True where it does nothing for too long."""
     seen, since = dict(_files(folder)), time.monotonic()
     while not _within(1.0, ended):
         if seen != (seen := dict(_files(folder))):
@@ -229,7 +229,7 @@ def _as_a_shell_tells(code: int) -> int:
 
 
 def _hears(process: subprocess.Popen[bytes]) -> bool:
-    """Waits until the process has a handler of its own for SIGTERM; before, the interpreter decides what it does."""
+    """Wait until the process has a handler of its own for SIGTERM; before, the interpreter decides what it does."""
     status = Path(f"/proc/{process.pid}/status")
     while process.poll() is None:
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -241,7 +241,7 @@ def _hears(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _orphan(command: list[str], when: Moment, unread: bool, folder: Path, said: Path) -> Life:
-    """A process of a shell that is killed."""
+    """Strike the shell that has started the process."""
     number = said.with_suffix(".pid")
     shell = ("sh", "-c", 'number=$1; out=$2; shift 2; "$@" >>"$out" 2>>"$0" & echo $! >"$number"; wait $!', str(said))
     reading, writing = os.pipe()

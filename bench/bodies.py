@@ -16,7 +16,7 @@ MODEL = "fast"
 
 
 def write_bodies(tasks: Path, out: Path) -> int:
-    """Writes a body a line and returns their number. JSON bodies hold no line ends of their own."""
+    """Write a body a line and return their number. JSON bodies hold no line ends of their own."""
     benchmark, sampling = StreamProfile(), Sampling(MODEL)
     written = 0
     with tasks.open("rb") as lines, out.open("wb") as file:

@@ -173,7 +173,7 @@ def results_of(subject: Subject, folder: Path) -> Path:
 
 
 def undisturbed(subject: Subject, folder: Path) -> Seen:
-    """The tasks are made, and run without a blow: whole replies, durability `process`."""
+    """Make the tasks, and run them without a blow: whole replies, durability `process`."""
     platforms = [word for subset in subject.subsets for word in ("--platform", subset)]
     what = platforms if subject.benchmark == STREAMPROFILE else []
     synthesise(tasks_of(subject, folder), subject.benchmark, "--users", str(subject.users), *what)
@@ -188,7 +188,7 @@ def undisturbed(subject: Subject, folder: Path) -> Seen:
 
 
 def requests(url: str) -> int:
-    """Requests that the endpoint has seen, in batches too, once those that were still on their way have come."""
+    """Return the requests that the endpoint has seen, in batches too, once those still on their way have come."""
     seen = -1
     while seen != (seen := sum(int(stats(url)[kind]) for kind in ("requests", "batched"))):
         time.sleep(0.03)
@@ -204,7 +204,7 @@ def drawn(subject: Subject, rng: random.Random) -> list[str]:
 
 
 def providers(subject: Subject, urls: Sequence[str], path: Path) -> Path:
-    """A providers file with prices of the subject's models at these addresses."""
+    """Write a providers file with prices of the subject's models at these addresses."""
     lines = [f"[providers.{PROVIDER}]", f"base_url = {json.dumps(urls)}"]
     for model in subject.models:
         lines += [
@@ -312,7 +312,7 @@ class Disturbed:
             self._found(f"{blow.name}: {bad}; {told}")
 
     def _compare(self) -> None:
-        """The end: bytes, replies, what is left over, and what `verify` says."""
+        """Check the end: bytes, replies, what is left over, and what `verify` says."""
         verify = [*HARNESS, "verify", "--results-dir", str(self._results)]
         proof = subprocess.run(verify, capture_output=True, text=True, check=False, cwd=ROOT)
         left = [path.name for path in self._results.rglob("*.new")]

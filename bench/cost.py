@@ -82,7 +82,7 @@ class Workload:
         self.count = write_bodies(self.tasks / f"{PLATFORM}_inference_tasks.jsonl", self.bodies)
 
     def head(self, count: int) -> Path:
-        """The first bodies, as a file."""
+        """Write the first bodies to a file."""
         path = self.tasks / f"bodies-{count}.jsonl"
         path.write_bytes(b"".join(self.bodies.read_bytes().splitlines(keepends=True)[:count]))
         return path
@@ -90,7 +90,7 @@ class Workload:
 
 @contextmanager
 def endpoint_apart(latency: float, seed: int = 0) -> Iterator[str]:
-    """The fast endpoint away from the client's core; for one seed, the same latencies in the same order."""
+    """Yield the fast endpoint away from the client's core; for one seed, the same latencies in the same order."""
     with starting_on(ENDPOINT_CORES):
         endpoint = fast_endpoint("--latency", str(latency), "--jitter", "0.5", "--seed", str(seed))
         url = endpoint.__enter__()
@@ -109,7 +109,7 @@ def whole(url: str, work: Workload, in_flight: int, *options: str) -> Measured:
 
 
 def run_harness(url: str, tasks: Path, concurrency: str, *options: str, cores: slice = slice(None)) -> Measured:
-    """A whole run into a folder that is thrown away. Raises `CalledProcessError` where it does not end complete."""
+    """Play a whole run into a folder that is thrown away. Raise `CalledProcessError` where it does not end complete."""
     with tempfile.TemporaryDirectory(prefix="harness-bench-") as results:
         return Measured.of(harness_command(url, tasks, Path(results), concurrency, *options), cores)
 
@@ -160,7 +160,7 @@ def cpu(folder: Path, pairs: int, in_flight: int, users: int, peer_repeats: int 
 
 
 def _peer_cpu(name: str, url: str, work: Workload, in_flight: int, repeats: int) -> Measured | None:
-    """The median of some runs of another client; None, and said, where it cannot be had."""
+    """Return the median of some runs of another client; None, and say so, where it cannot be had."""
     found = []
     for _ in range(repeats):
         try:

@@ -19,7 +19,7 @@ SUBSETS = ("weibo", "xiaohongshu", "toutiao", "zhihu", "douban")
 
 
 def snapshot(number: int, run: int = 0) -> Snapshot:
-    """A run of five subsets in full flight; each number is another moment."""
+    """Return a run of five subsets in full flight; each number is another moment."""
     subsets = tuple(
         SubsetProgress(name, 1400, number, 3, 11_000, 8 * number, {"Recall": 0.4, "F1^NS": 1e-4 * number}, number)
         for name in SUBSETS

@@ -146,7 +146,7 @@ class Outcome:
 
 
 def subjects(users: int) -> tuple[Subject, Subject]:
-    """A user of the first has five requests on average, a resident one."""
+    """Return a subject of each benchmark: a user has five requests on average, a resident one."""
     return (
         Subject("StreamProfileBench", "streamprofile", "baseline/recency", "zhihu", users),
         Subject("DailyMobility", "dailymobility", "baseline/commuter", "beijing", 5 * users),
@@ -154,7 +154,7 @@ def subjects(users: int) -> tuple[Subject, Subject]:
 
 
 def long_subjects(users: int) -> tuple[Subject, Subject]:
-    """The same with so many users that half of their requests are a while, at half a second each and eight at once."""
+    """Return the same with so many users that half of the requests take a while: half a second each, eight at once."""
     return (
         Subject("StreamProfileBench, long", "streamprofile", "baseline/recency", "zhihu", users, 5 * users // 2),
         Subject("DailyMobility, long", "dailymobility", "baseline/commuter", "beijing", 5 * users, 5 * users // 2),
@@ -266,7 +266,7 @@ def outcome(case: Case, results: Path, ended: subprocess.CompletedProcess[str], 
 
 
 def wrong(case: Case, seen: Outcome, like: bytes) -> list[str]:
-    """What is not as promised; `like` are the bytes that the results file must have."""
+    """Return what is not as promised; `like` are the bytes that the results file must have."""
     found = [] if seen.code == 0 else [f"exit code {seen.code}"]
     found += [f"it said {words}" for words in BAD_WORDS if words in seen.said]
     if seen.failed:
@@ -280,7 +280,7 @@ def wrong(case: Case, seen: Outcome, like: bytes) -> list[str]:
 
 
 def _wrong_counts(case: Case, seen: Outcome) -> list[str]:
-    """A request that timed out may never have come to the endpoint."""
+    """Return what is wrong with the counts: a request that timed out may never have come to the endpoint."""
     known = seen.replies + seen.retries.total()
     if seen.requests == known or (case.stalls and seen.requests <= known):
         return []
@@ -303,7 +303,7 @@ def _wrong_kinds(case: Case, seen: Outcome) -> list[str]:
 
 
 def counted(seen: Outcome) -> dict[str, int]:
-    """The invalid answers and repairs of a report, by the faults that make them; any other kind under its own name."""
+    """Return a report's invalid answers and repairs by the faults that make them; any other kind under its own name."""
     found = Counter[str]()
     for of, names in (("invalid", COUNTED), ("repaired", REPAIRED)):
         faults = {kind: fault for fault, kind in names.items()}
@@ -312,7 +312,7 @@ def counted(seen: Outcome) -> dict[str, int]:
 
 
 def wrong_asking(again: Outcome, once: Outcome) -> list[str]:
-    """What a run `again` says that asked again, beside one that did not: each unusable reply is either."""
+    """Return what is wrong with a run that asked `again`, next to one that did not: each unusable reply is either."""
     served = sum(again.faults[kind] for kind in COUNTED)
     invalid = sum(again.diagnostics["invalid"].values())
     asked = again.replies - once.replies

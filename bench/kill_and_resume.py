@@ -81,7 +81,7 @@ def campaign(
     life: float = LIFE,
     repeats: int = 1,
 ) -> Campaign:
-    """Runs until `kills` processes were killed, and the last run to its end.
+    """Run until `kills` processes were killed, and the last run to its end.
 
     `steps` is the mean of a user's in StreamProfileBench; `agent` is an agent file for DailyMobility. Each user is
     played `repeats` times.
@@ -130,7 +130,7 @@ def _options(subject: Subject, agent: Path | None, concurrency: int, durability:
 
 
 def _undisturbed(command: list[str], url: str) -> float:
-    """Runs to the end; returns the seconds until the first request, for which this machine is measured each time."""
+    """Run to the end; return the seconds until the first request, for which this machine is measured each time."""
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         while not stats(url)["requests"] and process.poll() is None:
@@ -142,7 +142,7 @@ def _undisturbed(command: list[str], url: str) -> float:
 
 
 def _one_life(command: list[str], rng: random.Random, start_up: float, life: float) -> bool:
-    """Starts a run and kills it at a random moment; True when it ended by itself before."""
+    """Start a run and kill it at a random moment; return True when it ended by itself before."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         code = process.wait(timeout=rng.uniform(0.7 * start_up, start_up + life))
@@ -160,7 +160,7 @@ def _results(folder: Path, subject: Subject) -> bytes:
 
 
 def _saved_twice(folder: Path, subject: Subject) -> int:
-    """Replies to the same question of the same user beyond the first."""
+    """Return the number of replies to the same question of the same user beyond the first."""
     saved = [orjson.loads(line.text) for line in sound_lines(folder / "run" / f"responses_{subject.subset}.jsonl")]
     counts = Counter((line["user_id"], line["request"], line["nth"]) for line in saved)
     return len(saved) - len(counts)

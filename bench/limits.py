@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 
 def cut(line: bytes) -> bytes | None:
-    """A task with exactly `CHAIN` steps; None of a user who has fewer."""
+    """Return a task with exactly `CHAIN` steps; None of a user who has fewer."""
     user = orjson.loads(line)
     if len(user["prediction_tasks"]) < CHAIN:
         return None
@@ -51,7 +51,7 @@ def cut(line: bytes) -> bytes | None:
 
 
 def chains(folder: Path, users: int) -> Path:
-    """A tasks folder in which every user has `CHAIN` steps."""
+    """Make a tasks folder in which every user has `CHAIN` steps."""
     drawn, made = folder / f"drawn-{users}", folder / f"chains-{users}"
     synthesise(drawn, "--users", str(4 * users), "--steps", "6", "--platform", PLATFORM)
     name = f"{PLATFORM}_inference_tasks.jsonl"
@@ -65,7 +65,7 @@ def chains(folder: Path, users: int) -> Path:
 
 
 def limits(folder: Path, quick: bool) -> list[Row]:
-    """A slow endpoint loads nothing, so the runs of one repeat share the machine; each has its own endpoint."""
+    """Measure the limits. A slow endpoint loads nothing, so runs of a repeat share the machine, each with its own."""
     users = 750
     tasks = chains(folder, users)
     found: dict[int, list[Row]] = {start: [] for start in STARTS}
@@ -108,7 +108,7 @@ def summary(start: int, rows: Sequence[Row], requests: int) -> Row:
 
 
 def followed(tasks: Path) -> list[Row]:
-    """A run in which the capacity drops and returns; a row for each stretch of constant capacity."""
+    """Play a run in which the capacity drops and returns; a row for each stretch of constant capacity."""
     with fast_endpoint(*_slow(seed=100)) as url, watching(url, WATCH_SECONDS) as samples:
         over = threading.Event()
         changing = threading.Thread(target=_change, args=(url, samples, over), daemon=True)
@@ -131,7 +131,7 @@ def _change(url: str, samples: Sequence[Sample], over: threading.Event) -> None:
 
 
 def stretches(samples: Sequence[Sample]) -> list[Row]:
-    """What was on the wire in each stretch, its first seconds left out, and how much was rejected in all of it."""
+    """Return what was on the wire in each stretch but for its first seconds, and how much was rejected in all of it."""
     began = next(sample.seconds for sample in samples if sample.requests)
     last = [sample.seconds for sample in samples if sample.in_flight >= SLOTS_DROPPED][-1]  # the run's tail left out
     bounds = [(0.0, SLOTS), *CHANGES, (last - began, 0)]

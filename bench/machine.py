@@ -18,7 +18,7 @@ PACKAGES = ("aiohttp", "anyio", "numpy", "orjson", "rich", "scipy", "tenacity", 
 
 
 def facts(folder: Path) -> dict[str, Any]:
-    """The machine as results files and the terminal show it; the load tells whether others were at work."""
+    """Return the machine as results files and the terminal show it; the load tells whether others were at work."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -52,7 +52,7 @@ def memory_mb(what: str, process: int | str = "self") -> float | None:
 
 
 def peak_mb() -> float:
-    """The most memory that this process has held, in MB."""
+    """Return the most memory that this process has held, in MB."""
     peak = memory_mb("VmHWM")
     if peak is not None:
         return peak
@@ -62,7 +62,7 @@ def peak_mb() -> float:
 
 @contextmanager
 def starting_on(cores: slice) -> Iterator[None]:
-    """Processes started inside keep to these of the machine's cores, where it has several and lets us choose."""
+    """Let processes started inside keep to these of the machine's cores, where it has several and lets us choose."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

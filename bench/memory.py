@@ -74,7 +74,7 @@ def _size(folder: Path, users: int) -> Row:
 
 
 def index(path: Path, results: Path) -> Row:
-    """The index against a bare orjson pass over the same file, in turn, and once more from its cache."""
+    """Compare the index with a bare orjson pass over the same file, in turn, and once more from its cache."""
     found = []
     for _ in range(REPEATS):
         shutil.rmtree(results, ignore_errors=True)
@@ -106,7 +106,7 @@ class Held:
 
 
 def whole_run(tasks: Path, results: Path, users: int) -> Row:
-    """A run from its index to its report, watched from outside."""
+    """Measure a run from its index to its report, watched from outside."""
     with fast_endpoint("--latency", str(LATENCY), "--jitter", "0.5") as url:
         command = harness_command(url, tasks, results, str(IN_FLIGHT))
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -146,7 +146,7 @@ def growth(held: Sequence[Held], users: int) -> Row:
 
 
 def _size_mb(folder: Path) -> float:
-    """What stands in the files of a folder; one that goes away meanwhile counts as nothing."""
+    """Return what stands in the files of a folder; one that goes away meanwhile counts as nothing."""
     total = 0
     for path in folder.rglob("*"):
         try:

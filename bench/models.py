@@ -88,7 +88,7 @@ class Server:
         return stats(self.url)
 
     def total(self, name: str) -> int:
-        """`requests`, `completed` or `foreign_keys`; of a life that was ended, those seen just before."""
+        """Return `requests`, `completed` or `foreign_keys`; of a life that was ended, those seen just before."""
         return self._earlier[name] + (self.stats()[name] if self._answers else 0)
 
     def _remember(self) -> None:
@@ -149,7 +149,7 @@ class Followed:
 
 
 def followed(command: Sequence[str], servers: Sequence[Server], events: Sequence[Event] = ()) -> Followed:
-    """Runs a command and looks at the servers until it ends, doing what is due on the way."""
+    """Run a command and look at the servers until it ends, doing what is due on the way."""
     looks: list[Look] = []
     times: list[float] = []
     began = time.monotonic()
@@ -185,7 +185,7 @@ def rate(looks: Sequence[Look], server: int, start: float, end: float) -> float 
 
 
 def most_within(looks: Sequence[Look], server: int, seconds: float) -> int:
-    """The most requests that a server saw between two looks at most so far apart."""
+    """Return the most requests that a server saw between two looks at most so far apart."""
     most, first = 0, 0
     for look in looks:
         while look.seconds - looks[first].seconds > seconds:
@@ -198,7 +198,7 @@ def most_within(looks: Sequence[Look], server: int, seconds: float) -> int:
 
 
 def providers_file(path: Path, providers: Mapping[str, Mapping[str, Any]]) -> Path:
-    """What JSON has is what TOML has, of texts, lists of texts and numbers."""
+    """Write a providers file: texts, lists of texts and numbers are the same in TOML as in JSON."""
     tables = [
         f"[providers.{name}]\n" + "".join(f"{key} = {orjson.dumps(value).decode()}\n" for key, value in fields.items())
         for name, fields in providers.items()
@@ -304,7 +304,7 @@ class Break:
 
 
 def outage(folder: Path, users: int, latencies: Mapping[str, float], how: Break) -> Row:
-    """The first account's server goes in the middle and comes back; the other's runs are to go on as if alone."""
+    """Let the first account's server go in the middle and come back; the other's runs are to go on as if alone."""
     tasks = _tasks(folder, users)
     with ExitStack() as held:
         accounts = Accounts(folder, dict.fromkeys(SLOTS, 0.0), held)
@@ -420,12 +420,12 @@ def shared(folder: Path, users: int, speeds: Speeds, repeats: int) -> Row:
 
 
 def of_speeds(counts: Sequence[int], speeds: Sequence[float]) -> list[float]:
-    """The share that each has of all, over the share that it should have."""
+    """Return the share that each has of all, over the share that it should have."""
     return [count / sum(counts) / speed for count, speed in zip(counts, speeds, strict=True)]
 
 
 def killed(folder: Path, users: int, speeds: Speeds, which: int, down: float | None) -> Row:
-    """A replica is killed a third of the way; `down` seconds later it is back, or never."""
+    """Play with a replica that is killed a third of the way; `down` seconds later it is back, or never."""
     tasks = _tasks(folder, users)
     with ExitStack() as held:
         cluster = Cluster(folder, Speeds(tuple(0.0 for _ in speeds.latencies), speeds.in_flight), held)
@@ -453,7 +453,7 @@ def killed(folder: Path, users: int, speeds: Speeds, which: int, down: float | N
 
 
 def _after_return(run: Followed, which: int, speeds: Speeds) -> Row:
-    """The share of the one that came back, from its first answer on, but for the last tenth of the requests."""
+    """Return the share of the one that came back, from its first answer on, but for the last tenth of the requests."""
     back, last = run.events[-1], run.looks[-1]
     before = max(look.completed[which] for look in run.looks if look.seconds <= back)
     serving = [

@@ -63,12 +63,12 @@ class Mortal:
             self._process.send_signal(number)
 
     def said(self) -> str:
-        """What it has complained of so far."""
+        """Return what it has complained of so far."""
         self._words.seek(0)
         return self._words.read()
 
     def suffer(self, outage: Outage, over: threading.Event) -> None:
-        """Waits until the outage is due, and stands it; nothing happens where it is all `over` before."""
+        """Wait until the outage is due, and stand it; nothing happens where it is all `over` before."""
         while stats(self.url)["completed"] < outage.after:
             if over.wait(LOOK_SECONDS):
                 return
@@ -97,7 +97,7 @@ def mortal(*options: str) -> Iterator[Mortal]:
 
 @contextmanager
 def suffering(endpoint: Mortal, outage: Outage | None) -> Iterator[None]:
-    """The outage comes meanwhile, in a thread of its own."""
+    """Let the outage come meanwhile, in a thread of its own."""
     over = threading.Event()
     thread = threading.Thread(target=endpoint.suffer, args=(outage, over)) if outage else None
     if thread:
@@ -111,7 +111,7 @@ def suffering(endpoint: Mortal, outage: Outage | None) -> Iterator[None]:
 
 
 def settled(endpoint: Mortal) -> int:
-    """Requests that the endpoint has seen, once those that were still on their way have come."""
+    """Return the requests that the endpoint has seen, once those that were still on their way have come."""
     seen = -1
     while seen != (seen := int(stats(endpoint.url)["requests"])):
         time.sleep(LOOK_SECONDS)

@@ -20,12 +20,12 @@ ENDPOINT = (sys.executable, "-m", "tests.support.endpoint_double")
 
 
 def endpoint(*options: str) -> AbstractContextManager[str]:
-    """An endpoint's process on a free port; yields its address and ends it by its id."""
+    """Start an endpoint's process on a free port; yield its address and end it by its id."""
     return _listening([*ENDPOINT, "--port", "0", *options])
 
 
 def fast_endpoint(*options: str) -> AbstractContextManager[str]:
-    """The same of a `bench.fast_endpoint` process."""
+    """Do the same with a `bench.fast_endpoint` process."""
     return _listening([sys.executable, "-m", "bench.fast_endpoint", *options])
 
 
@@ -44,7 +44,7 @@ def _listening(command: list[str]) -> Iterator[str]:
 
 
 def stats(url: str) -> dict[str, Any]:
-    """What the endpoint has seen so far."""
+    """Return what the endpoint has seen so far."""
     with urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as reply:
         seen: dict[str, Any] = orjson.loads(reply.read())
     return seen

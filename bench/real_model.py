@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
+    """Return a loopback port that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 @contextmanager
 def server(weights: Path, port: int) -> Iterator[str]:
-    """The address of a llama.cpp server with these weights; it is stopped on the way out, whatever happened."""
+    """Yield the address of a llama.cpp server with these weights; it is stopped on the way out, whatever happened."""
     options = {
         "model": weights,
         "model_alias": "smollm2",
@@ -96,7 +96,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def run(address: str, arguments: list[str]) -> int:
-    """The exit code of `harness run`; 0.125 of the demo's 40 users is 5."""
+    """Return the exit code of `harness run`; 0.125 of the demo's 40 users is 5."""
     command = [sys.executable, "-m", "harness", "run", "--model", "smollm2", "--platform", "weibo", "--demo"]
     command += ["--name", NAME, "--api-url", address, "--api-key", "local", "--ratio", "0.125", "--concurrency", "2"]
     command += ["--timeout", "300", "--max-tokens", "400", *arguments]

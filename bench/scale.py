@@ -368,7 +368,7 @@ def agents(folder: Path, pairs: int) -> list[Row]:
 
 
 def model(costs: Costs, latency: float = 1.0, turn: float = 1.0, cores: int = 32) -> list[Row]:
-    """What N steps on M machines need, of replies alone and of agents, as the measured costs say."""
+    """Return what N steps on M machines need, of replies alone and of agents, as the measured costs say."""
     rows = []
     for what, each in (("replies", costs), ("agents", replace(costs, own=AGENT_STEP, replies=0.1))):
         for steps, machines in product((1e6, 1e8), (1, 16)):

@@ -90,7 +90,7 @@ def heavy_tailed(shape: str, users: int, rng: np.random.Generator) -> Steps:
 
 
 def step_times(steps: Steps, vary: bool, rng: np.random.Generator) -> Times:
-    """A time for each step of each user, user by user."""
+    """Return a time for each step of each user, user by user."""
     total = int(steps.sum())
     return rng.lognormal(-(SIGMA**2) / 2, SIGMA, total) if vary else np.ones(total)
 
@@ -137,7 +137,7 @@ def schedule(folder: Path, quick: bool) -> list[dict[str, Any]]:
 
 
 def compared(shape: str, users: int, slots: int, vary: bool, seeds: range) -> dict[str, Any]:
-    """The orders over the same draws: medians of makespan / bound and of the sample at half time."""
+    """Return the orders over the same draws: medians of makespan / bound and of the sample at half time."""
     found: dict[str, list[Outcome]] = {name: [] for name in ORDERS}
     for seed in seeds:
         rng = np.random.default_rng(seed)

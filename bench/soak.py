@@ -203,7 +203,7 @@ def flat(memory: Trend) -> bool:
 
 
 def soak(folder: Path, setting: Setting, out: Path) -> Soak:
-    """Makes the tasks, runs, looks, and ends the run. Raises `RuntimeError` where it ends by itself before."""
+    """Make the tasks, run, look, and end the run. Raise `RuntimeError` where it ends by itself before."""
     tasks = folder / "tasks"
     several = setting.steps // 2 // MEAN_STEPS + 1
     synthesise(tasks, "--users", str(several), "--steps", str(MEAN_STEPS), "--platform", SEVERAL)
@@ -245,7 +245,7 @@ def _running(folder: Path, options: Sequence[str]) -> Iterator[subprocess.Popen[
 
 
 def _samples(process: subprocess.Popen[bytes], url: str, folder: Path, setting: Setting, out: Path) -> list[Sample]:
-    """A look every so often from the first request on; each goes to the file at once."""
+    """Look every so often from the first request on; each goes to the file at once."""
     while not stats(url)["requests"]:
         _check(process, folder)
         time.sleep(0.05)
@@ -297,8 +297,8 @@ class _Watch:
             seconds=round(seconds, 2),
             resident_mb=round(memory_mb("VmRSS", self._process) or 0.0, 3),
             own_mb=round(memory_mb("RssAnon", self._process) or 0.0, 3),
-            files=len(os.listdir(self._proc / "fd")),
-            threads=len(os.listdir(self._proc / "task")),
+            files=len([*(self._proc / "fd").iterdir()]),
+            threads=len([*(self._proc / "task").iterdir()]),
             cpu_s=_cpu_seconds(self._proc),
             requests=seen["requests"],
             completed=seen["completed"],
@@ -333,7 +333,7 @@ def _cpu_seconds(proc: Path) -> float:
 
 
 def inside(counts: str, arguments: list[str]) -> int:
-    """The harness's command line in this process, with a handler that appends what can only be counted here."""
+    """Run the harness's command line in this process, with a handler that appends what can only be counted here."""
     file = os.open(counts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
     def count(number: int, frame: FrameType | None) -> None:
@@ -348,7 +348,7 @@ def inside(counts: str, arguments: list[str]) -> int:
 
 
 def report(found: Soak, setting: Setting) -> str:
-    """A table of the series, and how the run ended."""
+    """Return a table of the series, and how the run ended."""
     rows = trends(found.samples, setting.settling)
     heading = f"{'':<12} {'samples':>7} {'mean':>12} {'least':>12} {'most':>12} {'per 10 min':>12}  95 % interval"
     lines = [
@@ -370,7 +370,7 @@ def report(found: Soak, setting: Setting) -> str:
 
 
 def passed(found: Soak, setting: Setting) -> bool:
-    """The run ended as asked with no user lost, and its memory is flat."""
+    """Return whether the run ended as asked with no user lost, and its memory is flat."""
     memory = trends(found.samples, setting.settling).get("resident_mb")
     return found.code == TERMINATED and not found.failed and memory is not None and flat(memory)
 

@@ -48,7 +48,7 @@ class Seen:
 
 
 def look(folder: Path) -> Seen:
-    """Reads a results folder. Raises `HarnessError` for a manifest that cannot be read."""
+    """Read a results folder. Raise `HarnessError` for a manifest that cannot be read."""
     seen = Seen()
     for files in runs(folder):
         _look_at(files, seen)
@@ -76,7 +76,7 @@ def _look_at(files: RunFiles, seen: Seen) -> None:
 
 
 def _cost(reply: JSON) -> Fraction:
-    """What a reply costs that says so nowhere itself: of its tokens."""
+    """Return the cost of a reply by its tokens."""
     tokens, factor = reply["completion"], Fraction(PRICE["batch"]) if reply.get("batch") else 1
     return factor * Fraction(
         tokens["prompt_tokens"] * PRICE["prompt"] + tokens["completion_tokens"] * PRICE["completion"], 10**6
@@ -84,7 +84,7 @@ def _cost(reply: JSON) -> Fraction:
 
 
 def reported(folder: Path) -> dict[Run, Fraction]:
-    """The costs in the reports of runs."""
+    """Return the costs in the reports of runs."""
     costs = {}
     for files in runs(folder):
         cost = orjson.loads(files.report("json").read_bytes())["cost"]
@@ -107,12 +107,12 @@ def _beyond_one(counts: Counter[Any]) -> int:
 
 
 def wrong_end(blow: Blow, life: Life) -> bool:
-    """A process that hung, or ended with another code than promised. An orphan's code nobody can ask for."""
+    """Return whether a process hung, or ended with another code than promised. An orphan's code nobody can ask for."""
     return life.hung or not (life.code in blow.codes or blow is ORPHANED)
 
 
 def traced(life: Life) -> bool:
-    """A process that said what no user should have to read."""
+    """Return whether a process said what no user should have to read."""
     return any(words in life.said for words in BAD_WORDS)
 
 
@@ -174,7 +174,7 @@ ENDS = {
 
 
 def told(tally: Tally, seconds: float) -> str:
-    """The tables in plain text, and every finding."""
+    """Return the tables in plain text, and every finding."""
     head = f"{'':<20}" + "".join(f"  {title}" for title in COLUMNS.values())
     rows = [
         f"{blow.name:<20}"

@@ -29,7 +29,7 @@ class Sample:
 
 @contextmanager
 def watching(url: str, every: float) -> Iterator[list[Sample]]:
-    """A list that grows by a sample every so many seconds."""
+    """Return a list that grows by a sample every so many seconds."""
     samples: list[Sample] = []
     over = threading.Event()
     began = time.monotonic()

@@ -132,7 +132,6 @@ class Chat:
         requests have if the run asks for it: in strict dialects all fields are required, and `additionalProperties` is
         false. An endpoint may ignore it. Raise `InvalidReply` if the reply is still unusable after all retries.
         """
-
         made: T = await self._read(prompt, _object, read, json=True, schema=schema)
         return made
 

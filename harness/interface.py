@@ -85,8 +85,8 @@ class LoadedRun:
         try:
             report = self.report
             rows = [("coverage", covered(report, report.user))]
-            for unit in [report.units[name] for name in report.headline]:
-                rows.append((unit.name, with_unit(unit, report.ranking(unit).value)))
+            units = [report.units[name] for name in report.headline]
+            rows += [(unit.name, with_unit(unit, report.ranking(unit).value)) for unit in units]
         except HarnessError:
             rows = [("report", "none")]
         title = on_one_line(f"{self.folder}, {self.subset}")

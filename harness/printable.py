@@ -1,5 +1,5 @@
-"""Make text of others safe to print: characters that control a terminal, change the reading direction or break a line
-become visible escapes, such as \\x1b.
+r"""Make text of others safe to print: characters that control a terminal, change the reading direction or break a line
+become visible escapes, such as \x1b.
 
 Escaped are controls (C0, DEL, C1), format characters (directions, zero width), halves of surrogate pairs, private and
 unassigned code points, and all ends of lines and paragraphs. Letters, marks, spaces and symbols of any script stay, and

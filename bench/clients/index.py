@@ -18,7 +18,7 @@ from harness.engine.files import index_file
 
 
 def parsed(path: Path) -> int:
-    """Loads each line, as a program that does nothing else with it would."""
+    """Load each line, as a program that does nothing else with it would."""
     count = 0
     with path.open("rb", buffering=1 << 20) as lines:
         for line in lines:

@@ -26,7 +26,7 @@ def sample(line: bytes) -> Sample:
 
 
 def evaluate(samples: list[Sample], in_flight: int) -> int:
-    """Returns how many samples were completed; their log goes away with its folder."""
+    """Return how many samples were completed; their log goes away with its folder."""
     task = Task(dataset=MemoryDataset(samples), solver=generate(), scorer=includes())
     with tempfile.TemporaryDirectory() as logs:
         (log,) = eval(

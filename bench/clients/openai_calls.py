@@ -142,7 +142,7 @@ def main(url: str) -> None:
 
 
 def outcome(reply: Any) -> Any:
-    """What a caller of the client sees: texts and finish reasons by choice, and the usage."""
+    """Return what a caller of the client sees: texts and finish reasons by choice, and the usage."""
     if isinstance(reply, (str, list)):
         return {"status": 200, "value": reply}
     chunks = [reply] if hasattr(reply, "choices") else list(reply)

@@ -59,7 +59,7 @@ class Outcome:
         return self.executions - self.grown_at
 
     def hear(self, line: str) -> None:
-        """Takes up a line that the fuzzer wrote."""
+        """Take up a line that the fuzzer wrote."""
         if found := PROGRESS.match(line):
             self.executions = max(self.executions, int(found[1]))
             if int(found[3]) > self.coverage:
@@ -98,7 +98,7 @@ class Bounds:
 
 
 def fuzz(target: str, out: Path, corpus: Path | None, bounds: Bounds) -> Outcome:
-    """Runs one target to its end; inputs of finds are under `out`. With a `corpus` folder, from what is kept there."""
+    """Run one target to its end; inputs of finds are under `out`. With a `corpus` folder, from what is kept there."""
     with tempfile.TemporaryDirectory(dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None) as scratch:
         kept = Kept(corpus or Path(scratch) / "corpus", target)
         outcome = Outcome(target, kept.before)

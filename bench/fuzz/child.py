@@ -73,7 +73,7 @@ class Watched:
         self._ran = 0
 
     def warm_up(self) -> None:
-        """Runs the seeds once, so that what is only slow the first time is no find."""
+        """Run the seeds once, so that what is only slow the first time is no find."""
         for seed in self._target.SEEDS:
             with suppress(Exception):  # what is wrong with it, the fuzzer's own first runs tell
                 self._target.run(seed)
@@ -107,7 +107,7 @@ class Watched:
 
 
 def main(name: str, finds: Path, options: list[str]) -> None:
-    """The last of the options is the folder of the corpus, to which the seeds are added.
+    """Fuzz a target. The last of the options is the folder of the corpus, to which the seeds are added.
 
     Where libFuzzer's merge starts this once more, another option stands last, and they are there already.
     """
@@ -138,7 +138,7 @@ def main(name: str, finds: Path, options: list[str]) -> None:
 
 
 def _watched_by(atheris: Any, name: str) -> Any:
-    """The target; of the harness the fuzzer is told branches and comparisons, of what is beside it branches."""
+    """Return the target; of the harness the fuzzer is told branches and comparisons, of what is beside it branches."""
     if beside := BESIDE.get(name):
         with import_module("atheris.import_hook").HookManager(set(beside), NOT_BESIDE, True, trace_dataflow=False):
             for package in beside:
@@ -148,7 +148,7 @@ def _watched_by(atheris: Any, name: str) -> Any:
 
 
 def _code(target: Any) -> str:
-    """A hash of what is fuzzed: the target, and the modules of the harness that it has loaded."""
+    """Return a hash of what is fuzzed: the target, and the modules of the harness that it has loaded."""
     whole = hashlib.sha256(Path(target.__file__).read_bytes())
     for _, module in sorted(sys.modules.items()):
         if module.__name__.startswith("harness") and module.__file__:

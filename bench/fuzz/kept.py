@@ -37,7 +37,7 @@ class Kept:
         return sum(1 for _ in self.inputs.iterdir())
 
     def minimise(self, fuzzer: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Keeps of the inputs the smallest that reach all that they reach; `fuzzer` is the command for the target."""
+        """Keep of the inputs the smallest that reach all that they reach; `fuzzer` is the command for the target."""
         fewer = self.inputs.with_name(self.inputs.name + ".fewer")
         fewer.mkdir(exist_ok=True)
         command = [*fuzzer, "-merge=1", str(fewer), str(self.inputs)]

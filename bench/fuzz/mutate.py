@@ -44,7 +44,7 @@ def mutated(data: bytes, rng: Random) -> bytes | None:
 
 
 def _changed(value: Any, rng: Random) -> Any:
-    """The value with one place in it changed."""
+    """Return the value with one place in it changed."""
     places = _places(value)
     if not places or rng.random() < 0.03:
         return _wrapped(value, rng)

@@ -43,7 +43,7 @@ def run(data: bytes) -> None:
 
 
 def _read(completion: Completion) -> Reading | tuple[str, str, bool]:
-    """The reading, or kind, reason and finality of a reply that cannot be used."""
+    """Return the reading, or kind, reason and finality of a reply that cannot be used."""
     try:
         return read(completion, POOL)
     except InvalidReply as error:

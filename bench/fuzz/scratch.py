@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def file(name: str) -> Path:
-    """A path to write inputs to, in the folder that `TMPDIR` names."""
+    """Return a path to write inputs to, in the folder that `TMPDIR` names."""
     return Path(tempfile.gettempdir()) / name
 
 

@@ -7,7 +7,7 @@ RATING = 'Profile of a user: {profile}\nNext item: {item}\nHow many stars? Answe
 
 
 def four_stars(messages, seed):
-    """The floor that a model has to beat: everybody gives four stars."""
+    """Answer as if everybody gave four stars: the floor that a model has to beat."""
     return '{"profile": "likes most places", "stars": 4}'
 
 

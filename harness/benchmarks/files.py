@@ -48,7 +48,7 @@ def open_regular(path: Path, buffer: int = DEFAULT_BUFFER_SIZE, *, pipe: bool = 
             raise OSError(errno.EINVAL, "it is not a regular file")
 
     try:
-        check(os.stat(path))
+        check(path.stat())
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from None

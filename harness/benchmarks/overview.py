@@ -81,7 +81,7 @@ def level(metric: Metric, value: float, error: float | None) -> str:
 
 
 def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
-    """The report for people, in order, with users' own texts if `posts` are shown. Text leaves out pictures."""
+    """Yield the report for people, in order, with users' own texts if `posts` are shown. Text leaves out pictures."""
     yield Heading(f"{report.heading} ({report.subset}): {report.model}")
     yield Paragraph(f"Model {report.model}, run {report.name}, subset {report.subset}.")
     yield from map(Paragraph, report.notes)
@@ -139,7 +139,7 @@ def _missing(report: Report) -> str:
 
 
 def _bounds(report: Report) -> Iterator[Block]:
-    """What the missing users could still make of each mean, where the metrics have bounds."""
+    """Return what the missing users could still make of each mean, where the metrics have bounds."""
     if report.bounds is None:
         yield Paragraph(
             f"These figures are no means, so no lowest or highest value can be given for the missing {report.user}s: "
@@ -271,7 +271,7 @@ def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
 
 
 def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
-    """A row for each of `names`, a dot for each part. All are of the unit of `metric`."""
+    """Return a row for each of `names`, a dot for each part. All are of the unit of `metric`."""
     series = (
         Series(part, tuple(of[name].value for name in names), *ends([of[name].ci95 for name in names]))
         for part, of in parts.items()

@@ -21,14 +21,14 @@ Made = TypeVar("Made")
 
 
 def text(value: object) -> str:
-    """A name that is counted. Raises `TypeError` for anything else: a table of counts would not be written."""
+    """Return a name that is counted. Raise `TypeError` for anything else: a table of counts would not be written."""
     if type(value) is not str:
         raise TypeError(f"expected a name, got {in_brief(value)}")
     return value
 
 
 def count(value: object) -> int:
-    """What is added up; nothing counts as 0. Raises `ValueError` for what would overflow a sum of many users."""
+    """Return what is added up; nothing counts as 0. Raise `ValueError` for what would overflow a sum of many users."""
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value < LARGEST_SUM:
@@ -58,7 +58,7 @@ def user_starts(records: Sequence[JSON]) -> list[int]:
 
 @contextmanager
 def read_of(key: str, so: str = REMEDY) -> Iterator[None]:
-    """What reads the record of a user: an odd shape of it becomes `BadInput`. `so` is what follows from that."""
+    """Turn errors by an odd shape of a user's record into `BadInput`. `so` is what follows from that."""
     try:
         yield
     except ODD_SHAPE as error:
@@ -68,7 +68,7 @@ def read_of(key: str, so: str = REMEDY) -> Iterator[None]:
 
 
 def made_of(make: Callable[[Sequence[Record]], Made], shard: Sequence[Record], so: str = REMEDY) -> Made:
-    """What is made of several records, as the scores of a shard.
+    """Return what is made of several records, as the scores of a shard.
 
     Raises `BadInput` naming the first user whose record is odd.
     """

@@ -65,7 +65,7 @@ class CommandModule(Protocol):
     """The module of such a command."""
 
     @property
-    def Options(self) -> type[Any]: ...
+    def Options(self) -> type[Any]: ...  # noqa: N802
     @property
     def execute(self) -> Callable[[Any], tuple[JSON, Sequence[Block]]]:
         """Return data for `--json`, and blocks for people."""

@@ -15,7 +15,7 @@ def called(report: Report) -> str:
 
 
 def quotes(completion: Completion, label: str) -> Iterator[Quote]:
-    """A completion as it came, the thoughts before it first."""
+    """Return a completion as it came, the thoughts before it first."""
     ended = "" if completion.finish_reason in (None, "stop") else f" (ended by {completion.finish_reason})"
     if completion.reasoning:
         yield Quote(f"Thoughts before {label.lower()}", completion.reasoning)

@@ -44,7 +44,7 @@ class CommandModule(Protocol):
     """A module of a command."""
 
     @property
-    def Options(self) -> type[options.Options]: ...
+    def Options(self) -> type[options.Options]: ...  # noqa: N802
     @property
     def execute(self) -> Callable[[Any], int]:
         """Execute the command, and return an exit code. Raise `HarnessError`."""

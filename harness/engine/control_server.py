@@ -201,7 +201,8 @@ async def _listener(
             listening.bind(address)
         made = os.lstat(path)
         try:
-            os.chmod(path, 0o600, follow_symlinks=False) if stat.S_IMODE(made.st_mode) != 0o600 else None
+            if stat.S_IMODE(made.st_mode) != 0o600:
+                os.chmod(path, 0o600, follow_symlinks=False)  # noqa: PTH101, a method of Path is refused in a coroutine
             server = await asyncio.start_unix_server(checked, sock=listening, limit=REQUEST_MOST)
             try:
                 yield
@@ -210,14 +211,14 @@ async def _listener(
         finally:
             with suppress(OSError):
                 if os.path.samestat(os.lstat(path), made):
-                    os.unlink(path)
+                    os.unlink(path)  # noqa: PTH108, as above
 
 
 def _remove_dead(path: Path) -> None:
     """Remove the socket of a process that died."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
-            os.unlink(path)
+            path.unlink()
 
 
 def _is_own(writer: asyncio.StreamWriter) -> bool:

@@ -98,11 +98,11 @@ def write_private(path: Path, data: bytes) -> None:
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(fd, "wb") as file:
+        with open(fd, "wb") as file:  # noqa: PTH123, a descriptor
             file.write(data)
             file.flush()
             os.fsync(fd)
-        os.replace(new, path)
+        new.replace(path)
     finally:
         new.unlink(missing_ok=True)
 

@@ -82,7 +82,7 @@ class ReportCards:
             yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
 
     def _values(self, values: Any) -> str:
-        """A user's values: those of declared metrics with their unit, others as they are saved."""
+        """Return a user's values: those of declared metrics with their unit, others as they are saved."""
         if not isinstance(values, Mapping):
             return plain(values)
         units = self.report.units

@@ -115,7 +115,7 @@ def _notes(sheets: Sequence[Sheet], names: Sequence[str]) -> list[Sheet]:
 
 
 def titles(wanted: Sequence[str]) -> list[str]:
-    """Return sheet names that Excel takes: not empty, at most 31 characters, none of `[]:*?/\\`, no two alike in any
+    r"""Return sheet names that Excel takes: not empty, at most 31 characters, none of `[]:*?/\`, no two alike in any
     case."""
     taken: set[str] = set()
     made = []

@@ -114,11 +114,11 @@ def make_folder(folder: Path, disk: Disk = DISK) -> None:
 def remove_folder(folder: Path, names: Collection[str]) -> None:
     """Remove a folder that has only files of these names, as far as it can be; leave one that has others as it is."""
     with suppress(OSError):
-        there = os.listdir(folder)
-        if set(there) <= set(names):
-            for name in there:
-                os.unlink(folder / name)
-            os.rmdir(folder)
+        files = list(folder.iterdir())
+        if {file.name for file in files} <= set(names):
+            for file in files:
+                file.unlink()
+            folder.rmdir()
 
 
 def check_folder(folder: Path) -> None:

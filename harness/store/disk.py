@@ -73,16 +73,16 @@ class Disk:
 
     def replace(self, path: Path, taken: Path) -> None:
         """Give a file the name `taken`, in place of another file; at no moment is the name missing."""
-        os.replace(path, taken)
+        path.replace(taken)
 
     def link(self, path: Path, second: Path) -> None:
         os.link(path, second, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        os.unlink(path)
+        path.unlink()
 
     def mkdir(self, folder: Path) -> None:
-        os.mkdir(folder)
+        folder.mkdir()
 
 
 def _refused(path: Path, error: OSError) -> OSError:

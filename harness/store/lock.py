@@ -79,7 +79,7 @@ class RunLock:
     def _is_there(self) -> bool:
         """Return whether the path still leads to the file that is locked."""
         try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
         except OSError:
             return False
 

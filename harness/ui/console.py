@@ -22,10 +22,10 @@ PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False}
 
 
 class SharedConsole(Console):
-    """A console that threads may print to during a live display: `turn` is held until all is written.
+    r"""A console that threads may print to during a live display: `turn` is held until all is written.
 
     Whatever text holds, nothing but this console's own styles and cursor movements steers the terminal. A string, also
-    as a cell of a table, is one line: lines of one print are strings of their own, with `sep="\\n"`.
+    as a cell of a table, is one line: lines of one print are strings of their own, with `sep="\n"`.
     """
 
     def __init__(self, **kwargs: Any) -> None:

@@ -213,7 +213,7 @@ def figure(value: float | None, unit: str | None = None) -> str:
 
 
 def pace(rate: float) -> str:
-    """Steps a second, or a minute where models are slow."""
+    """Return the steps a second, or a minute where models are slow."""
     return f"{rate:.1f} steps/s" if rate >= 1 or not rate else f"{60 * rate:.1f} steps/min"
 
 

@@ -59,7 +59,7 @@ def test_runs_that_are_struck_in_every_way_end_as_an_undisturbed_one(folder: Pat
     blows = planned(6, random.Random(2))
     assert set(blows) == set(BLOWS)
     due = len(blows)
-    found = conduct(folder, STRUCK, blows, workers=len(STRUCK), pause=2.0, life=1.0, seed=2)
+    found = conduct(folder, STRUCK, blows, workers=len(STRUCK), pause=6.0, life=1.0, seed=2)
     assert not found.findings, told(found, 0.0)
     assert found.struck == due
     assert found.runs["runs of streamprofile"] and found.runs["runs of dailymobility"]

@@ -87,7 +87,7 @@ def closed_pipe() -> Iterator[TextIO]:
 
 @contextmanager
 def full_disk() -> Iterator[TextIO]:
-    with open("/dev/full", "w") as stream:
+    with Path("/dev/full").open("w") as stream:
         yield stream
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections import Counter
@@ -146,7 +145,7 @@ def test_replies_that_do_not_say_who_answered_are_not_known(
     del data["replies"]
     manifest.write_bytes(orjson.dumps(data | {"state": "running", "results_sha256": None}))
     for path in (tmp_path / "r").glob("eval_report*"):
-        os.unlink(path)
+        path.unlink()
     rewritten(tmp_path / "r/responses_weibo.jsonl", which)
     commands("report", "--name", "r")
     total = len(server.bodies)

@@ -302,7 +302,7 @@ def test_a_pipe_in_place_of_a_report_keeps_nobody_waiting(command: Commands, nam
 def test_a_folder_whose_name_is_no_text_is_named_and_keeps_no_other_out(command: Commands, name: str) -> None:
     """Manifests and reports hold text: another name helps."""
     WEIBO.make(command)
-    os.rename(os.fsencode(f"results/{name}"), b"results/\xff\xfe")
+    os.rename(os.fsencode(f"results/{name}"), b"results/\xff\xfe")  # noqa: PTH104, a Path has no bytes
     for words in (("status", "--json"), ("verify", "--json"), ("reeval",), ("reeval", "--reparse"), ("resume",)):
         assert command(*words) == 2, command.said
         assert "the name of this folder is not text in UTF-8" in command.said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
@@ -155,7 +154,7 @@ def write_together(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def begin(shared_file: str) -> None:
         def sync_together(self: Disk, fd: int) -> None:
-            if shared_file in os.readlink(f"/dev/fd/{fd}"):
+            if shared_file in str(Path(f"/dev/fd/{fd}").readlink()):
                 barrier.wait(60)
             sync(self, fd)
 

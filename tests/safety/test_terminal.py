@@ -90,10 +90,10 @@ class Folder:
 
     def _rename(self, old: str, number: int) -> None:
         folder = (self.results / old).rename(self.results / f"{self.word}{number}")
-        with _edited(folder / "run_weibo.json") as manifest:
+        with _Edited(folder / "run_weibo.json") as manifest:
             manifest["identity"]["model"] = self.word
             manifest["provenance"]["allowed"] = [self.word]
-        with _edited(folder / "eval_report_weibo.json") as report:
+        with _Edited(folder / "eval_report_weibo.json") as report:
             report |= {"model": self.word, "prompt": self.word, "prompt_version": self.word, "name": self.word}
             report["notes"] = [self.word]
 
@@ -105,7 +105,7 @@ class Folder:
             (new / f"{kind}_{self.word}.json").write_bytes(orjson.dumps(made | {"subset": self.word}))
 
 
-class _edited:
+class _Edited:
     def __init__(self, path: Path) -> None:
         self._path = path
 
@@ -299,7 +299,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(
     """Neither as a run's name nor as the model, which stands first in what a run is; numbers stay numbers."""
     _, plain = folders
     folder = (plain.results / f"{plain.word}1").rename(plain.results / name.replace("/", ""))
-    with _edited(folder / "eval_report_weibo.json") as report:
+    with _Edited(folder / "eval_report_weibo.json") as report:
         report["model"] = name
     code, out, _ = output(("stats", "--format", "csv", "--metric", "Recall"), plain, False, monkeypatch)
     assert code == 2  # the subset that nobody knows

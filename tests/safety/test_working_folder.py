@@ -138,7 +138,7 @@ def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     """A pipe, a folder, a link to nothing, a file that cannot be read: nothing waits and nothing fails."""
     os.mkfifo(FILE)
     assert parsed(["status"]).settings == {}
-    os.unlink(FILE)
+    Path(FILE).unlink()
     Path(FILE).mkdir()
     assert parsed(["status"]).settings == {}
     Path(FILE).rmdir()

@@ -217,7 +217,7 @@ def test_mode_of_new_content_follows_the_umask(tmp_path: Path, shared: bool) -> 
 
 def test_device_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root could rename a file over `/dev/null`, and break the machine."""
-    monkeypatch.setattr(os, "lstat", lambda path: os.stat(os.devnull))
+    monkeypatch.setattr(os, "lstat", lambda path: Path(os.devnull).stat())
     with pytest.raises(MachineError, match="it is a device"):
         atomic.write(tmp_path / "null.csv", b"x", shared=True)
     assert [*tmp_path.iterdir()] == []

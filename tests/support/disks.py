@@ -37,7 +37,7 @@ class QuickDisk(Disk):
         os.fstat(fd)
 
     def sync_folder(self, folder: Path) -> None:
-        os.stat(folder)
+        folder.stat()
 
 
 class WatchedDisk(Disk):
@@ -106,7 +106,9 @@ class WatchedDisk(Disk):
 
 
 class FaultyDisk(WatchedDisk):
-    """Fails the `nth` operation (from 1) of the given kinds, in one of these ways:
+    """Fails the `nth` operation (from 1) of the given kinds.
+
+    `how` is one of these ways:
 
     `ENOSPC`, `EIO`     once, without doing it (a file is closed all the same)
     `full`              from then on nothing that needs space is done; the first write goes in by half

@@ -91,7 +91,7 @@ def _sockets(processes: Sequence[int]) -> Iterator[tuple[str, tuple[str, int], t
     for process in processes:
         for link in Path(f"/proc/{process}/fd").glob("*"):
             with suppress(OSError):  # closed, or its process has ended
-                inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(link)))
+                inodes |= set(re.findall(r"socket:\[(\d+)\]", str(Path(link).readlink())))
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             columns = line.split()

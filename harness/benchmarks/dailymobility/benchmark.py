@@ -109,7 +109,7 @@ class AgentMode:
         odd = Counter[str]()
 
         async def counted(request: Request) -> Completion:
-            """The same request once more while the completion has no reply, as often as the run allows."""
+            """Send the same request once more while the completion has no reply, as often as the run allows."""
             request = self._as_run(request)
             for retries_left in range(self._asking.parse_retries, -1, -1):
                 completion = await chat.ask(request)
@@ -141,7 +141,7 @@ class AgentMode:
 
 
 def _oddities(completion: Completion) -> Iterator[str]:
-    """What a record says of a reply that an agent had to go on with."""
+    """Return what a record says of a reply that an agent had to go on with."""
     if not completion.text.strip():
         yield "no_reply"
     elif completion.finish_reason == "length":
@@ -351,7 +351,7 @@ def check(entry: JSON, city: City) -> None:
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:
-    """Raises `BadInput` for a saved day that no measure can be trusted with."""
+    """Raise `BadInput` for a saved day that no measure can be trusted with."""
     visited, places, intentions = data["visited_aois"], data["places"], data["intentions"]
     if unknown := [aoi for aoi in visited if aoi not in city.aois]:
         raise BadInput(

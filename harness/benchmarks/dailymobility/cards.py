@@ -79,7 +79,7 @@ def _at(aoi: int | None, city: City) -> tuple[float, float] | None:
 
 
 def _plan(data: JSON, task: Task | None) -> Table:
-    """The day as stretches of one intention at one place."""
+    """Return the day as stretches of one intention at one place."""
     rows, slot = [], 0
     for (number, aoi), slots in groupby(zip(data["intentions"], data["places"], strict=True)):
         end = slot + len(list(slots))

@@ -50,7 +50,7 @@ class Numbers:
 
     @classmethod
     def tallied(cls, values: NDArray[np.floating | np.integer], counts: Whole) -> Numbers:
-        """The same from a tally that may have zeros."""
+        """Return the same from a tally that may have zeros."""
         there = counts > 0
         return cls(values[there].astype(np.float64), counts[there])
 
@@ -105,7 +105,7 @@ class Support:
         return cls(float(truth[RADIUS].values.max()))
 
     def place(self, metric: str, values: NDArray[np.floating | np.integer]) -> NDArray[np.intp]:
-        """The bin of each value."""
+        """Return the bin of each value."""
         if metric == RADIUS:
             inside = _equal_bins(values, self.reach)
             return np.where(values > self.reach, BINS, inside)
@@ -140,7 +140,7 @@ def aligned(truth: Sample, sample: Sample) -> Outcome:
 
 
 def aligned_counts(truth: Whole, sample: Whole) -> Outcome:
-    """The aligned protocol on the counts by bin of both."""
+    """Return the aligned protocol on the counts by bin of both."""
     sides = zip(METRICS, by_metric(truth).values(), by_metric(sample).values(), strict=True)
     return _outcome((metric, float(divergence(*of)) if of[1].any() else NOBODY) for metric, *of in sides)
 
@@ -182,7 +182,7 @@ class _Density:
 
 
 def _density(numbers: Numbers, bins: int | Array) -> _Density | str:
-    """A histogram whose area is 1, as numpy makes it (a constant gets bins over 1 around it); or why there is none."""
+    """Return a histogram of area 1, as numpy makes it (a constant gets bins over 1 around it); or why there is none."""
     if not len(numbers.values):
         return NOBODY
     try:

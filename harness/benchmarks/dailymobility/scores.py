@@ -216,7 +216,7 @@ def _of_residents(counts: Rows, ends: NDArray[np.int64]) -> Rows | Whole:
 
 
 def _kind(warning: str) -> str:
-    """A warning without its numbers, so that those of many residents are few."""
+    """Return a warning without its numbers, so that those of many residents are few."""
     return re.sub(r"\d+(\.\d+)?", "#", warning)
 
 

@@ -229,7 +229,7 @@ def _about_run(report: Report) -> Iterator[Block]:
 
 
 def protocol_table(protocols: Mapping[str, JSON]) -> Table:
-    """Final scores and divergences, a column a protocol."""
+    """Return final scores and divergences, a column a protocol."""
     keys = (FINAL, *(f"jsd_{metric}" for metric in METRICS))
     shown: dict[str, Callable[[float | None], str]] = {FINAL: points}
     return Table(
@@ -246,7 +246,7 @@ def undefined(protocols: Mapping[str, JSON]) -> Iterator[str]:
 
 
 def about_protocols() -> Iterator[str]:
-    """What each protocol is, and what none of them sees."""
+    """Return what each protocol is, and what none of them sees."""
     yield "The final score is the mean of the four (1 - JSD) x 100, from 0 to 100; higher is better."
     for name, protocol in PROTOCOLS.items():
         yield f"{name}: {protocol.about}."
@@ -356,7 +356,7 @@ def _both(title: str, edges: tuple[float, ...], label: str, sides: dict[str, lis
 
 
 def points(value: float | None) -> str:
-    """A final score."""
+    """Return a final score."""
     return "n/a" if value is None else f"{value:.2f}"
 
 

@@ -201,7 +201,7 @@ class StreamProfile(Benchmark):
 
 
 def _check_steps(task: Task, data: JSON) -> None:
-    """Raises `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
+    """Raise `BadInput` where a user's steps are not those of the task, each once: what scores a part of them, or one
     of them twice, is no score of this user."""
     seen, known = Counter(saved["step_id"] for saved in data["steps"]), {step.step_id for step in task.given.steps}
     if unknown := [number for number in seen if number not in known]:

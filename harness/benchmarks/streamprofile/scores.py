@@ -307,7 +307,7 @@ class _StepTable:
 
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:
-    """Steps x names, NaN where undefined. Raises `ValueError` for what is no fraction."""
+    """Return steps x names, NaN where undefined. Raise `ValueError` for what is no fraction."""
     found = np.array(list(map(itemgetter(*names), values)), dtype=np.float64).reshape(-1, len(names))
     if (np.abs(found) > 1).any():
         raise ValueError("a metric beyond 1")
@@ -328,7 +328,7 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
 
 
 def _with_f1(values: Array) -> Array:
-    """The columns, and after them F1^NS."""
+    """Return the columns, and after them F1^NS."""
     return np.column_stack([values, _f1(values)])
 
 

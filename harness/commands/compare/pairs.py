@@ -127,8 +127,10 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
         groups: dict[str, list[str]] = {}
         for name in found[a].keys() & found[b].keys():
             groups.setdefault(found[a][name].benchmark, []).append(name)
-        for names in map(sorted, groups.values()):
-            pairs.append(Pair([(read(a, name), read(b, name)) for name in names], measured[names[0]], alone))
+        pairs += [
+            Pair([(read(a, name), read(b, name)) for name in names], measured[names[0]], alone)
+            for names in map(sorted, groups.values())
+        ]
     if not pairs:
         has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
         which = "; ".join(f"{run} has {names}" for run, names in has.items())

@@ -238,7 +238,7 @@ def declared_of(cls: Any) -> Declared:
 
 
 def _ablations(run: JSON, defaults: JSON) -> tuple[str, ...]:
-    """The settings of the benchmark that are not the default."""
+    """Return the settings of the benchmark that are not the default."""
     others = {name: run[name] for name, default in defaults.items() if name in run and run[name] != default}
     return tuple(f"no {name}" if value is False else f"{name} {_bounded(str(value))}" for name, value in others.items())
 

@@ -76,7 +76,7 @@ class Chosen:
 def stamp(path: Path) -> object:
     """Return what changes with a file's content; None for a file that is not there."""
     try:
-        state = os.stat(path)
+        state = path.stat()
     except (OSError, ValueError):
         return None
     return state.st_ino, state.st_mtime_ns, state.st_size

@@ -86,7 +86,9 @@ def hedged(caller: Caller, multiple: float, trying: Trying) -> Trying:
     async def twice(one: Attempt) -> Reply:
         race = _Race()
         one = one._replace(parts=(*one.parts, race))
-        tries, second = {_started(trying, one)}, FailedTries()
+        first, second = _started(trying, one), FailedTries()
+        first.add_done_callback(lambda _: race.sent.set())  # it may end without having been sent
+        tries = {first}
         try:
             await race.sent.wait()
             done, start = set[asyncio.Task[Reply]](), clock()

@@ -166,7 +166,8 @@ def _authenticated(new: Path | None) -> Iterator[None]:
     before = {name: os.environ[name] for name in TOKEN_VARIABLES if name in os.environ}
     try:
         if new:
-            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            private = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(private, "w") as file:  # noqa: PTH123, a descriptor
                 file.write(secrets.token_hex(32))
             os.environ.pop("RAY_AUTH_TOKEN", None)  # it would go before the file
             os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(new)}
@@ -239,7 +240,7 @@ def _for_processes_of_ray() -> Iterator[None]:
     """Keep keys from the processes of an own cluster, which inherit the environment; and the current folder, which an
     empty or relative entry of PYTHONPATH names, from their import path."""
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if _is_secret(name) or name == "PYTHONPATH"}
-    if places := [one for one in hidden.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(one)]:
+    if places := [one for one in hidden.get("PYTHONPATH", "").split(os.pathsep) if Path(one).is_absolute()]:
         os.environ["PYTHONPATH"] = os.pathsep.join(places)
     try:
         yield

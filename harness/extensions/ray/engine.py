@@ -83,7 +83,7 @@ def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
 async def _served(
     crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
 ) -> AsyncIterator[list[LaneOfParts]]:
-    """A lane for each opening, whose users a crew of so many workers plays."""
+    """Yield a lane for each opening, whose users a crew of so many workers plays."""
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
         lanes = await open_lanes_of(LaneOfParts, openings, held)
         for place, lane in enumerate(lanes):

@@ -6,6 +6,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -67,7 +68,8 @@ class UserPart:
         return SentPart(lane.place, run.subset, path, tasks, logs, manifest, self.last)
 
     def _read(self, log: str) -> bytes:
-        with open(getattr(self.run.store.files, log), "rb") as file:
+        path: Path = getattr(self.run.store.files, log)
+        with path.open("rb") as file:
             return b"".join([os.pread(file.fileno(), size, offset) for offset, size in self.saved[log]])
 
 

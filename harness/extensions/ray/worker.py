@@ -245,7 +245,8 @@ class PartEngine(Hooks):
 
     def _appended(self, log: str) -> bytes:
         """Return the whole lines that were appended to a log since the last call."""
-        with open(getattr(self._files, log), "rb") as file:
+        path: Path = getattr(self._files, log)
+        with path.open("rb") as file:
             file.seek(self._reported[log])
             lines = file.read()
         self._reported[log] += len(lines)

@@ -127,6 +127,7 @@ def test_average_has_the_interval_of_platforms_that_weigh_the_same(board: Path, 
         )
 
 
+@pytest.mark.slow
 def test_every_form_shows_ranks(board: Path, capsys: Told, tmp_path: Path) -> None:
     """Text, Markdown, LaTeX and CSV as Excel."""
     text = shown(board, capsys, "--excel", "--out", str(tmp_path))

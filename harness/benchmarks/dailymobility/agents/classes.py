@@ -195,7 +195,7 @@ class Block(Tooled):
     async def after_forward(self) -> None: ...
 
     async def forward(self, agent_context: Any) -> Any:
-        """Defined by a file's own blocks; calling the base's is the agent's error, as upstream."""
+        """Raise `NotImplementedError`: blocks of a file define it. Calling this is the agent's error, as upstream."""
         raise NotImplementedError
 
 

@@ -82,5 +82,5 @@ def intention_sequence(rows: Sequence[Row]) -> tuple[int, ...]:
 
 
 def proportions(sequence: Sequence[int]) -> tuple[float, ...]:
-    """The share of each of the 7 intentions in a sequence."""
+    """Return the share of each of the 7 intentions in a sequence."""
     return tuple(sequence.count(number) / len(sequence) for number in INTENTIONS)

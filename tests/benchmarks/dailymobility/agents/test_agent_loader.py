@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import random
 import sys
 import warnings
@@ -217,12 +216,12 @@ def test_loading_leaves_the_process_as_it_was(tmp_path: Path, capsys: pytest.Cap
         f"logging.basicConfig(level=logging.DEBUG)\nimport os, warnings\nos.chdir('/')\n"
         f"warnings.simplefilter('ignore')\n{AGENT}",
     )
-    here, filters = os.getcwd(), warnings.filters[:]
+    here, filters = Path.cwd(), warnings.filters[:]
     root = logging.getLogger()
     before = random.getstate(), np.random.get_state()[1].tolist(), root.level, root.handlers[:]
     load_agent(file)
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), root.level, root.handlers)
-    assert (os.getcwd(), warnings.filters) == (here, filters)
+    assert (Path.cwd(), warnings.filters) == (here, filters)
     assert capsys.readouterr() == ("", "")
 
 
