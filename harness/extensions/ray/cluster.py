@@ -206,32 +206,26 @@ def _check(address: str | None) -> None:
 
 
 def _init(address: str | None, options: dict[str, Any]) -> None:
+    """Start an own cluster, or join one.
+
+    An own cluster listens on 127.0.0.1 alone by the switch that Ray itself sets on macOS and Windows. `ray.init` has an
+    option for the address, but replaces 127.0.0.1 in it by that of the machine.
+    """
+    listens_outside = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = listens_outside and address is not None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
-        with _for_processes_of_ray(), _on_loopback(address is None):
+        with _for_processes_of_ray():
             ray.init(**options, log_to_driver=False, configure_logging=False)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
         raise MachineError(f"{where}: {_sentence(error)}") from None
     finally:
+        ray_constants.ENABLE_RAY_CLUSTER = listens_outside
         for number, handler in handlers.items():  # Ray sets its own
             signal.signal(number, handler)
-
-
-@contextmanager
-def _on_loopback(own: bool) -> Iterator[None]:
-    """Make an own cluster listen on 127.0.0.1 alone, by the switch that Ray itself sets on macOS and Windows.
-
-    `ray.init` has an option for the address, but replaces 127.0.0.1 in it by that of the machine.
-    """
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = before and not own
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager

@@ -215,15 +215,12 @@ class Crew:
         """Save and count what a worker reports."""
         lane = part.lane
         try:
-            part.save(report)
+            lane.take(part, report)
             await lane.commit.saved()
         except MachineError as error:
             lane.stop(error, grace=0.0)
-        lane.count(part, report)
-        if report.counts.get(("done", ""), 0) > 0:
+        if report.logs.get("results"):
             self._losses = 0
-        if report.latencies:
-            lane.replied_at = anyio.current_time()
         seat.last, seat.limit = report, report.limit or seat.limit
         lane.mirror([other.last for other in self.plays(lane)])
 
