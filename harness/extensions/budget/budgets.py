@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from harness.client.caller import Attempt, Caller, NotNow, Trying
 from harness.client.transport import Received
-from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
+from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price, Reserved
 from harness.engine.hooks import Hooks, PlayAlone, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
@@ -23,7 +23,7 @@ from harness.errors import BadInput, TransportFault
 from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
 from harness.extensions.budget import Budget as BudgetOptions
 from harness.extensions.budget.ledger import Ledger, LedgerEntries
-from harness.extensions.budget.meter import Budget, Meter, Reservation
+from harness.extensions.budget.meter import Budget, Meter
 from harness.model import JSON, Reply
 from harness.options.options import Session as Command
 from harness.options.plan import Plan
@@ -142,17 +142,17 @@ class _Paid:
     meter: Meter
     size: int
     looking: ExitStack
-    reservation: Reservation | None = None
+    reserved: Reserved | None = None
 
     def admitted(self) -> None:
-        self.reservation = self.meter.take(self.size)
-        if self.reservation is None:
+        self.reserved = self.meter.take(self.size)
+        if self.reserved is None:
             raise _NoRoom
         self.looking.close()
 
     def ended(self, received: Received | None, fault: TransportFault | None) -> None:
-        assert self.reservation
-        self.reservation.settle(received, fault)
+        assert self.reserved
+        self.meter.settle(self.reserved, self.size, received, fault)
 
 
 def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:

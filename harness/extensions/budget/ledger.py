@@ -35,7 +35,6 @@ from harness.store.manifest import is_file_name
 
 NAME = "budget.jsonl"
 FORMAT = 1
-BLOCK = 1 << 20
 NOTHING = Decimal(0)
 
 _Key = tuple[str, str, str]
@@ -122,20 +121,16 @@ class Ledger:
         size = os.fstat(self._fd).st_size
         if size < self._read:
             raise OSError(errno.ESTALE, "another program has shortened it")
-        rest = b""
-        while self._read < size:
-            block = os.pread(self._fd, BLOCK, self._read)
-            if not block:
-                break
-            self._read += len(block)
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
+        line = b"\n"
+        with open(self._fd, "rb", closefd=False) as file:
+            file.seek(self._read)
+            for line in file:
+                self._read += len(line)
                 self._count(line)
-        if rest:
+        if not line.endswith(b"\n"):
             os.lseek(self._fd, 0, os.SEEK_END)
             write_whole(self._disk, self._fd, b"\n")
             self._read += 1
-            self._count(rest)
 
     def _count(self, line: bytes) -> None:
         """Add a line that is whole and as this class writes it."""
@@ -153,8 +148,8 @@ class Ledger:
 
 
 class LedgerEntries:
-    """What a ledger has of one cap (`harness.extensions.budget.meter.Entries`); `part` is what the cap is a share of,
-    such as 1/2, and `run` the one whose own it is, None for one that is shared."""
+    """What is spent and reserved of one cap, by each run and on each day; `part` is what the cap is a share of, such as
+    1/2, and `run` the one whose own it is, None for one that is shared."""
 
     def __init__(self, ledger: Ledger, cap: Cap, part: str, run: str | None) -> None:
         self._ledger = ledger
@@ -165,6 +160,7 @@ class LedgerEntries:
         """Runs that this process plays."""
 
     def totals(self) -> tuple[Decimal, Decimal]:
+        """Return all that counts now, and how much of it other processes have reserved that still play."""
         with self._ledger.locked():
             reserved = self._ledger.reserved(self._budget, self._day)
             others = [run for run in reserved if run not in self._own and self._run in (None, run)]
@@ -179,6 +175,8 @@ class LedgerEntries:
         return self._ledger.today if self._daily else None
 
     def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
+        """Reserve an amount of now, unless the total would exceed `most`; return its day, None if it was not
+        reserved."""
         with self._ledger.locked():
             if most is not None and self._total() + amount > most:
                 return None
@@ -186,10 +184,12 @@ class LedgerEntries:
             return day
 
     def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
+        """End the reservation of an amount of a day, of which so much was taken."""
         with self._ledger.locked():
             self._ledger.append(self._budget, run, day, taken - amount, -amount)
 
     def resume(self, run: str, amount: Decimal, day: str) -> None:
+        """Take an amount that counts already as reserved by this process."""
         with self._ledger.locked():
             self._ledger.append(self._budget, run, day, NOTHING, amount)
 

@@ -5,19 +5,16 @@ while others hold reservations, since their replies may give some back, also tho
 Once none does, its run stops. So the cap is
 exceeded only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
 
-Reservations and what became of them are in `Entries`, which may be those of other processes too.
+Reservations and what became of them are in the ledger, with those of other processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
-from typing import Protocol
 
 import anyio
 
@@ -26,6 +23,7 @@ from harness.client.transport import Received
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
 from harness.errors import HarnessError, TransportFault
 from harness.extensions.budget import TOKENS, BudgetReached, Cap
+from harness.extensions.budget.ledger import LedgerEntries
 from harness.extensions.budget.loans import MeterLoan
 from harness.model import Load, UnclearTokens
 from harness.ui.words import count
@@ -40,55 +38,12 @@ NOTHING = Decimal(0)
 NOTHING_UNCLEAR = UnclearTokens()
 
 
-class Entries(Protocol):
-    """What is spent and reserved of a budget, by each run and on each day."""
-
-    def totals(self) -> tuple[Decimal, Decimal]:
-        """Return all that counts now, and how much of it other processes have reserved that still play."""
-        ...
-
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        """Reserve an amount of now, unless the total would exceed `most`; return its day, None if it was not
-        reserved."""
-        ...
-
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        """End the reservation of an amount of a day, of which so much was taken."""
-        ...
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        """Take an amount that counts already as reserved by this process."""
-        ...
-
-
-class InMemory:
-    """Entries of this process alone."""
-
-    def __init__(self) -> None:
-        self._total = NOTHING
-
-    def totals(self) -> tuple[Decimal, Decimal]:
-        return self._total, NOTHING
-
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        if most is not None and self._total + amount > most:
-            return None
-        self._total += amount
-        return ""
-
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        self._total += taken - amount
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        pass
-
-
 class Budget:
     """One cap, which may be that of several runs: each has a `Meter` on it. `reserved` is by this process."""
 
-    def __init__(self, cap: Cap, entries: Entries | None = None) -> None:
+    def __init__(self, cap: Cap, entries: LedgerEntries) -> None:
         self.cap = cap
-        self.entries = entries or InMemory()
+        self.entries = entries
         self.reserved = NOTHING
         self._changed: asyncio.Event | None = None
 
@@ -163,8 +118,8 @@ class Meter(Allowance):
         """What the answered requests of each group took, by its label."""
         self._replies = 0
         self._ratio = 0.0
-        self._recent: deque[int] = deque()
-        self._sorted: list[int] = []
+        self._completions: deque[int] = deque(maxlen=REPLIES)
+        """Tokens of the last ones."""
 
     @property
     def load(self) -> Load:
@@ -185,7 +140,7 @@ class Meter(Allowance):
     @property
     def _hint(self) -> str:
         """Return what makes a request smaller, besides a larger budget."""
-        if self._most is not None or len(self._sorted) >= ENOUGH:
+        if self._most is not None or len(self._completions) >= ENOUGH:
             return ""
         return f", or --max-tokens to a new run (without it a reply may take {self._completion} tokens)"
 
@@ -232,11 +187,11 @@ class Meter(Allowance):
         """Return what was reserved in the unit of this budget."""
         return reserved.amount if reserved and reserved.unit == self.budget.cap.unit else NOTHING
 
-    def take(self, size: int) -> Reservation | None:
-        """Return a reservation for a request of so many bytes, None if it does not fit now."""
+    def take(self, size: int) -> Reserved | None:
+        """Reserve what a request of so many bytes may cost; return None if it does not fit now."""
         amount = self.estimate(size)
         day = self.budget.take(amount, self.run)
-        return None if day is None else Reservation(self, amount, size, day)
+        return None if day is None else Reserved(amount, self.budget.cap.unit, day)
 
     async def room(self, size: int) -> None:
         """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
@@ -259,17 +214,18 @@ class Meter(Allowance):
 
     @property
     def _completion(self) -> int:
-        lengths = self._sorted
+        lengths = self._completions
         if self._most is not None:
             return self._most
         if len(lengths) < ENOUGH:
-            return max([SAFE_START, *lengths[-1:]])
-        return lengths[ceil(0.99 * len(lengths)) - 1]
+            return max([SAFE_START, *lengths])
+        return sorted(lengths)[ceil(0.99 * len(lengths)) - 1]
 
-    def settle(self, reservation: Reservation, received: Received | None, fault: TransportFault | None) -> None:
-        """Count what a try has cost: its usage, or without a reply all that it reserved, unless it was refused."""
-        taken = self.taken(reservation.amount, reservation.size, received, fault)
-        self.budget.settle(reservation.amount, taken, reservation.day, self.run)
+    def settle(self, reserved: Reserved, size: int, received: Received | None, fault: TransportFault | None) -> None:
+        """Count what a try of so many bytes has cost: its usage, or without a reply all that it reserved, unless it was
+        refused."""
+        taken = self.taken(reserved.amount, size, received, fault)
+        self.budget.settle(reserved.amount, taken, reserved.day, self.run)
 
     def taken(self, amount: Decimal, size: int, received: Received | None, fault: TransportFault | None) -> Decimal:
         """Return and count what a try of so many bytes took, of which an amount was expected."""
@@ -290,8 +246,7 @@ class Meter(Allowance):
         prompt, answer, most = completion.prompt_tokens, completion.completion_tokens, self._most
         if completion.lacks_usage:
             prompt = size if prompt is None else prompt
-            longest = self._sorted[-1] if self._sorted else 0
-            unknown = ceiling(most, longest) + (completion.size if most is None else 0)
+            unknown = ceiling(most, max(self._completions, default=0)) + (completion.size if most is None else 0)
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
         prompt, answer = prompt or 0, answer or 0
         cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
@@ -308,25 +263,7 @@ class Meter(Allowance):
             prompt = completion.prompt_tokens + unclear.prompt + unclear.either
             self._ratio = max(self._ratio, prompt / max(1, size))
         if completion.completion_tokens is not None:
-            length = completion.completion_tokens + unclear.either
-            insort(self._sorted, length)
-            self._recent.append(length)
-            if len(self._recent) > REPLIES:
-                del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+            self._completions.append(completion.completion_tokens + unclear.either)
 
     def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
         return self._price.of(prompt, completion, cached) if self._price else Decimal(prompt + completion)
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What one try of a request of `size` bytes may cost; it belongs to a `day`."""
-
-    meter: Meter
-    amount: Decimal
-    size: int
-    day: str = ""
-
-    def settle(self, received: Received | None, fault: TransportFault | None) -> None:
-        """End the reservation with what the try received, or how it failed."""
-        self.meter.settle(self, received, fault)

@@ -49,7 +49,7 @@ def test_each_day_has_as_much_and_a_reply_belongs_to_the_day_of_its_request(tmp_
     now[0] += 2
     assert budget.spent == 0
     assert budget.take(Decimal(10), "a") == "2026-11-24"
-    reservation.settle(Received(Completion("", prompt_tokens=1, completion_tokens=1), ""), None)
+    meter.settle(reservation, 2, Received(Completion("", prompt_tokens=1, completion_tokens=1), ""), None)
     assert budget.take(Decimal(1), "a") is None
     now[0] -= 2
     assert budget.entries.totals()[0] == 6
