@@ -18,11 +18,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.cost import plain
 from harness.errors import MachineError
@@ -41,6 +42,15 @@ _Key = tuple[str, str, str]
 """Budget, run and day."""
 
 
+class DaySum(NamedTuple):
+    """What the lines of a run and day add up to, and how much of it is reserved."""
+
+    run: str
+    day: str
+    amount: Decimal
+    reserved: Decimal
+
+
 class Ledger:
     """A results folder's ledger. `clock` gives seconds since the epoch. Raise `MachineError` if it cannot be used."""
 
@@ -49,8 +59,7 @@ class Ledger:
         self._clock = clock
         self._disk = disk
         self._read = 0
-        self._sums: dict[_Key, Decimal] = {}
-        self._reserved: dict[_Key, Decimal] = {}
+        self._sums: dict[_Key, tuple[Decimal, Decimal]] = {}
         try:
             self._fd = disk.open(self._path, KEEP)
         except OSError as error:
@@ -66,22 +75,13 @@ class Ledger:
     def today(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
 
-    def total(self, budget: str, run: str | None, day: str | None) -> Decimal:
-        """Return the sum of a budget's amounts, of one run or day unless these are None, by the lines read so far."""
-        wanted = [
-            amount
-            for (of, by, on), amount in self._sums.items()
-            if of == budget and run in (None, by) and day in (None, on)
+    def sums(self, budget: str, run: str | None, day: str | None) -> list[DaySum]:
+        """Return a budget's sums, of one run or day unless these are None, by the lines read so far."""
+        return [
+            DaySum(entry_run, entry_day, *amounts)
+            for (entry_budget, entry_run, entry_day), amounts in self._sums.items()
+            if entry_budget == budget and run in (None, entry_run) and day in (None, entry_day)
         ]
-        return sum(wanted, NOTHING)
-
-    def reserved(self, budget: str, day: str | None) -> dict[str, dict[str, Decimal]]:
-        """Return what is reserved of a budget, on one day unless it is None, by run and day."""
-        found: dict[str, dict[str, Decimal]] = {}
-        for (of_budget, run, on), amount in self._reserved.items():
-            if of_budget == budget and day in (None, on) and amount > 0:
-                found.setdefault(run, {})[on] = amount
-        return found
 
     def is_played(self, run: str) -> bool:
         """Return whether a process plays a run of the folder now."""
@@ -143,8 +143,8 @@ class Ledger:
             return
         if amount.is_finite() and reserved.is_finite() and all(isinstance(part, str) for part in key):
             budget, run, day = map(str, key)
-            self._sums[budget, run, day] = self._sums.get((budget, run, day), NOTHING) + amount
-            self._reserved[budget, run, day] = self._reserved.get((budget, run, day), NOTHING) + reserved
+            amount_before, reserved_before = self._sums.get((budget, run, day), (NOTHING, NOTHING))
+            self._sums[budget, run, day] = amount_before + amount, reserved_before + reserved
 
 
 class LedgerEntries:
@@ -162,13 +162,15 @@ class LedgerEntries:
     def totals(self) -> tuple[Decimal, Decimal]:
         """Return all that counts now, and how much of it other processes have reserved that still play."""
         with self._ledger.locked():
-            reserved = self._ledger.reserved(self._budget, self._day)
-            others = [run for run in reserved if run not in self._own and self._run in (None, run)]
-            amounts = [sum(reserved[run].values(), NOTHING) for run in others if self._ledger.is_played(run)]
-            return self._total(), sum(amounts, NOTHING)
+            reserved = [
+                entry.reserved
+                for entry in self._ledger.sums(self._budget, self._run, self._day)
+                if entry.reserved > 0 and entry.run not in self._own and self._ledger.is_played(entry.run)
+            ]
+            return self._total(), sum(reserved, NOTHING)
 
     def _total(self) -> Decimal:
-        return self._ledger.total(self._budget, self._run, self._day)
+        return _total(self._ledger.sums(self._budget, self._run, self._day))
 
     @property
     def _day(self) -> str | None:
@@ -198,7 +200,13 @@ class LedgerEntries:
         spent."""
         self._own.add(run)
         with self._ledger.locked():
-            for day, reserved in self._ledger.reserved(self._budget, None).get(run, {}).items():
-                self._ledger.append(self._budget, run, day, NOTHING, -reserved)
-            if (missing := amount - self._ledger.total(self._budget, run, None)) > 0:
+            entries = self._ledger.sums(self._budget, run, None)
+            for entry in entries:
+                if entry.reserved > 0:
+                    self._ledger.append(self._budget, run, entry.day, NOTHING, -entry.reserved)
+            if (missing := amount - _total(entries)) > 0:
                 self._ledger.append(self._budget, run, "", missing)
+
+
+def _total(entries: Iterable[DaySum]) -> Decimal:
+    return sum([entry.amount for entry in entries], NOTHING)

@@ -73,25 +73,25 @@ class Budget:
         with anyio.move_on_after(LOOK_SECONDS if self.entries.totals()[1] else None):
             await self._changed.wait()
 
-    def room(self, amount: Decimal, hint: str) -> Decimal:
+    def room(self, amount: Decimal) -> Decimal:
         """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
-        whatever reservations give back; `hint` is what to do about its size."""
+        whatever reservations give back."""
         total, elsewhere = self.entries.totals()
         if total + amount > self.cap.amount and not self.reserved and (amount > self.cap.amount or not elsewhere):
-            raise self.reached(amount, hint)
+            raise self.reached(amount)
         return self.cap.amount - total
 
-    def reached(self, amount: Decimal, hint: str = "") -> BudgetReached:
+    def reached(self, amount: Decimal) -> BudgetReached:
         """Return the error for a request that may take an amount, and never fits."""
         cap = self.cap
         whole, next_one = f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}", cap.shown(amount)
         later = "tomorrow (UTC), or " if cap.daily else ""
         if amount > cap.amount:
-            why = f"is less than one request may take ({next_one}): give a larger --budget{hint}"
+            why = f"is less than one request may take ({next_one}): give a larger --budget, or less --max-tokens"
         else:
             why = (
                 f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}): "
-                f"resume {later}with a larger --budget{hint}"
+                f"resume {later}with a larger --budget"
             )
         error = BudgetReached(f"the budget of {whole} {why}")
         error.amount = amount
@@ -137,18 +137,11 @@ class Meter(Allowance):
         whole, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
         return f"waiting: other commands have reserved {reserved} of the budget of {whole}"
 
-    @property
-    def _hint(self) -> str:
-        """Return what makes a request smaller, besides a larger budget."""
-        if self._most is not None or len(self._completions) >= ENOUGH:
-            return ""
-        return f", or --max-tokens to a new run (without it a reply may take {self._completion} tokens)"
-
     def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
         if not sizes:
             return []
         budget, amounts, whole = self.budget, list[Decimal](), NOTHING
-        room = budget.room(self.estimate(sizes[0]), self._hint)
+        room = budget.room(self.estimate(sizes[0]))
         for size in sizes:
             if whole + (amount := self.estimate(size)) > room:
                 break
@@ -196,7 +189,7 @@ class Meter(Allowance):
     async def room(self, size: int) -> None:
         """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
         budget = self.budget
-        while budget.room(amount := self.estimate(size), self._hint) < amount:
+        while budget.room(amount := self.estimate(size)) < amount:
             await budget.changed()
 
     def found(self) -> None:
