@@ -222,7 +222,6 @@ class Crew:
         if report.logs.get("results"):
             self._losses = 0
         seat.last, seat.limit = report, report.limit or seat.limit
-        lane.mirror([other.last for other in self.plays(lane)])
 
     def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
         """Note how a part has ended; give it to others if it is its worker that cannot go on."""
@@ -255,7 +254,6 @@ class Crew:
         self._seats.remove(seat)
         if part := seat.part:
             part.lane.waiting.appendleft(part)
-            part.lane.mirror([other.last for other in self.plays(part.lane)])
             if seat.loan:
                 seat.loan.lose()
         seat.worker.kill()

@@ -86,7 +86,6 @@ class LaneOfParts(Lane):
         self._unfinished = len(self.parts)
         self._all_finished = anyio.Event()
         self.replied_at: float | None = None
-        self._live: Sequence[Snapshot] = ()
         self._snapshots: dict[tuple[UserPart, int], Snapshot] = {}
         """The last one of each engine that played a part, by the part and the engine's number."""
 
@@ -200,21 +199,14 @@ class LaneOfParts(Lane):
         run.diverged += ended.diverged
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 
-    def mirror(self, reports: Sequence[TurnReport]) -> None:
-        """Show the requests in flight of all workers, and the limit that they have found."""
-        self._live = [report.snapshot for report in reports if report.snapshot]
-        limiter, in_flight = self.caller.limiter, sum([report.in_flight for report in reports])
-        self.slots.in_flight += in_flight - limiter.in_flight
-        limiter.in_flight = in_flight
-        if self.tuning.concurrency is None and reports:
-            self.slots.control.limit = max(1, sum([report.limit for report in reports]))
-
     def snapshot(self) -> Snapshot:
         """Return the sums over all engines, with the troubles of the worker that had an answer last."""
-        self._add_up()
-        stopping, live = str(self.ending) if self.ending else None, self._live
+        reports = [seat.last for seat in self.crew.plays(self)]
+        self._add_up(reports)
+        stopping = str(self.ending) if self.ending else None
         unusable = tuple(self.answers.unusable.most_common())
         base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over, unusable=unusable)
+        live = [report.snapshot for report in reports if report.snapshot]
         if self.over or not live:
             return base
         calmest = min(live, key=lambda snapshot: snapshot.silence)
@@ -231,9 +223,16 @@ class LaneOfParts(Lane):
             warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],
         )
 
-    def _add_up(self) -> None:
-        """Count what engines did. Users whom the last engine of a part has given up are failed: another plays them
-        again."""
+    def _add_up(self, reports: Sequence[TurnReport]) -> None:
+        """Count what engines did, the requests in flight of all workers that play, and the limit that they have found.
+
+        Users whom the last engine of a part has given up are failed: another plays them again.
+        """
+        limiter, in_flight = self.caller.limiter, sum([report.in_flight for report in reports])
+        self.slots.in_flight += in_flight - limiter.in_flight
+        limiter.in_flight = in_flight
+        if self.tuning.concurrency is None and reports:
+            self.slots.control.limit = max(1, sum([report.limit for report in reports]))
         engines = self._snapshots.values()
         last = {part: snapshot for (part, _), snapshot in self._snapshots.items()}
         traffic = self.caller.traffic
