@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from itertools import count, groupby
+from itertools import groupby
 from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -136,7 +136,6 @@ class Waves:
         self._journals = {
             run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now) for run in lane.runs
         }
-        self._numbers = count()
         self._asked: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
         self._new: dict[_Key, _Request] = {}
@@ -160,7 +159,7 @@ class Waves:
     async def settle(self, user: User, of: Asked) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
         asked = _Request(user, of, len(of.body))
-        number = str(next(self._numbers))
+        number = str(id(asked))
         self._asked[number] = self._requests[asked.key] = asked
         try:
             while True:
@@ -368,7 +367,7 @@ class Waves:
             return
         assert one.batch is not None
         batch = await self._call(partial(self._get, one.batch))
-        self._journals[watched.run].counted(one, batch.counts.completed)
+        self._journals[watched.run].counted(one, batch.completed)
         if batch.status in ENDED:
             await self._collect(watched.run, one, batch)
         now = self._clock()
@@ -415,7 +414,7 @@ class Waves:
         for results in filter(None, (batch.output_file_id, batch.error_file_id)):
             await self._api.download(results, file)
         file.seek(0)
-        if not _is_whole(file, batch.counts.completed):
+        if not _is_whole(file, batch.completed):
             raise TransportFault("truncated", "a file of results broke off")
         file.seek(0)
 

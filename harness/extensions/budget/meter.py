@@ -123,10 +123,10 @@ class Meter(Allowance):
 
     @property
     def load(self) -> Load:
-        cap, spent = self.budget.cap, self.budget.spent
-        shown = count(float(spent)) if cap.unit == TOKENS else rounded(spent)
-        whole = count(float(cap.amount)) if cap.unit == TOKENS else rounded(cap.amount)
-        return ((f"budget {shown} of {whole} {cap.unit}", 30),)
+        cap = self.budget.cap
+        amounts = self.budget.spent, cap.amount
+        spent, whole = map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
+        return ((f"budget {spent} of {whole} {cap.unit}", 30),)
 
     @property
     def waits_for(self) -> str:

@@ -216,7 +216,6 @@ class LaneOfParts(Lane):
             held_by=calmest.held_by,
             waiting=sum([snapshot.waiting for snapshot in live]),
             backing_off=sum([snapshot.backing_off for snapshot in live]),
-            eta=base.eta and max([base.eta, *[snapshot.eta or 0.0 for snapshot in live]]),
             pause=calmest.pause,
             outage=calmest.outage,
             silence=calmest.silence,
