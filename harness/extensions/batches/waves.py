@@ -59,7 +59,7 @@ class _TooMuch(Exception):
 
 
 class Size(NamedTuple):
-    """Requests, and the bytes of their lines, of which tokens are a share."""
+    """Requests, and the bytes of their lines."""
 
     requests: int
     size: int
@@ -131,8 +131,8 @@ class Waves:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._of_file = most
-        self._room: Size | None = None
-        """What the provider takes at once, once it has refused more."""
+        self._room: int | None = None
+        """How many requests the provider takes at once, once it has refused more."""
         self._journals = {
             run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now) for run in lane.runs
         }
@@ -273,11 +273,11 @@ class Waves:
 
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
-        part, lines, size = list[_Request](), list[bytes](), 0
-        most = Size(*map(min, self._of_file, self._room or self._of_file))
+        part, lines, size, most = list[_Request](), list[bytes](), 0, self._of_file
+        requests = min(most.requests, self._room or most.requests)
         for asked in wave:
             line = _line(len(part), asked.body)
-            if part and (len(part) == most.requests or size + len(line) > most.size):
+            if part and (len(part) == requests or size + len(line) > most.size):
                 yield part, b"".join(lines)
                 part, lines, size, line = [], [], 0, _line(0, asked.body)
             part.append(asked)
@@ -496,20 +496,20 @@ class Waves:
         As much again, once no other batch of this lane has a part in it; else half, until one request alone is too
         much: then something else uses the account's room, and after a pause as much as ever is tried again.
         """
-        requests, size = len(refused), sum([len(_line(0, asked.body)) for asked in refused])
-        if not refused:
+        requests = len(refused)
+        if not requests:
             return None
         if self._is_at_provider:
-            self._room = Size(requests, size)
+            self._room = requests
         elif requests > 1:
-            self._room = Size(requests // 2, size // 2)
+            self._room = requests // 2
         else:
             self._room = None
             return self._pause(why)
-        batches = -(-len(self._new) // self._room.requests)
+        batches = -(-len(self._new) // self._room)
         self._findings.note(
             "batch",
-            f"the provider does not take {requests} requests at once ({why}): at most {self._room.requests} from now "
+            f"the provider does not take {requests} requests at once ({why}): at most {self._room} from now "
             f"on, one batch after the other; this wave may take {batches} batches, and each up to a day",
         )
         return None
