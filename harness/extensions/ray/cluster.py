@@ -145,9 +145,10 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
             "address": "local",
             "num_cpus": workers or os.cpu_count(),
             "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": str(folder / "ray"),  # Ray makes it writable by everybody
+            "_system_config": {"prestart_worker_first_driver": False},  # of processes that no actor would take
         }
-        own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
-        own |= {"_system_config": {"prestart_worker_first_driver": False}}  # of processes that no actor would take
         with _authenticated(None if address else folder / "token"):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:
@@ -198,10 +199,11 @@ def _working_dir(empty: Path) -> dict[str, Any]:
 
 def _check(address: str | None) -> None:
     """Raise `MachineError` for an address at which there is nobody; Ray tries one for minutes."""
-    host, _, port = (address or "").rpartition(":")
-    if "//" in host:
+    if not address:
+        return
+    if "//" in address:
         raise MachineError(f"--ray-address {address}: run on a machine of the cluster, and give its head as HOST:PORT")
-    if port.isdigit() and not _answers(host, int(port)):
+    if address.rpartition(":")[2].isdigit() and not _answers(address):
         raise MachineError(f"no Ray cluster answers at {address}: start one with `ray start --head`")
 
 
@@ -247,13 +249,13 @@ def _is_secret(variable: str) -> bool:
 
 def head_answers() -> bool:
     """Return whether the head of the cluster takes connections; without it Ray ends this process after a minute."""
-    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return _answers(host, int(port))
+    return _answers(ray.get_runtime_context().gcs_address)
 
 
-def _answers(host: str, port: int) -> bool:
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), port), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
         return False
     return True

@@ -261,15 +261,17 @@ class Crew:
         self._note(f"worker {seat.worker.name} is lost: {gone}")
         if self._losses > max(LOSSES_MOST, 2 * self._count):
             return self._stop(WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}"))
-        if any(not lane.over for lane in self._lanes):
+        if self._open_lanes:
             self._serving.start_soon(self._hire)
 
     def _note(self, words: str) -> None:
-        for lane in self._lanes:
-            if not lane.over:
-                lane.note("worker", words)
+        for lane in self._open_lanes:
+            lane.note("worker", words)
 
     def _stop(self, error: HarnessError) -> None:
-        for lane in self._lanes:
-            if not lane.over:
-                lane.stop(error, GRACE_SECONDS)
+        for lane in self._open_lanes:
+            lane.stop(error, GRACE_SECONDS)
+
+    @property
+    def _open_lanes(self) -> list[LaneOfParts]:
+        return [lane for lane in self._lanes if not lane.over]
