@@ -22,7 +22,7 @@ from harness.engine.session import Session
 from harness.errors import BadInput, TransportFault
 from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
 from harness.extensions.budget import Budget as BudgetOptions
-from harness.extensions.budget.ledger import Ledger, LedgerEntries
+from harness.extensions.budget.ledger import Ledger
 from harness.extensions.budget.meter import Budget, Meter
 from harness.model import JSON, Reply
 from harness.options.options import Session as Command
@@ -81,9 +81,10 @@ class Budgets(Hooks):
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
         part = plan.selection.get("part", "")
-        entries = LedgerEntries(ledger, cap, part, plan.name if cap.each else None)
-        entries.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
-        budget = Budget(cap, entries) if cap.each else self._shared.setdefault((cap, part), Budget(cap, entries))
+        budget = Budget(cap, ledger, part, plan.name if cap.each else None)
+        if not cap.each:
+            budget = self._shared.setdefault((cap, part), budget)
+        budget.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
         return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
 
     def forecast(self, plan: Plan, longest: int) -> Iterable[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from harness.cost import plain
 from harness.errors import MachineError
-from harness.extensions.budget import Cap
 from harness.store.disk import DISK, KEEP, Disk, write_whole
 from harness.store.files import runs_in
 from harness.store.lock import NO_LOCKS, held
@@ -145,68 +144,3 @@ class Ledger:
             budget, run, day = map(str, key)
             amount_before, reserved_before = self._sums.get((budget, run, day), (NOTHING, NOTHING))
             self._sums[budget, run, day] = amount_before + amount, reserved_before + reserved
-
-
-class LedgerEntries:
-    """What is spent and reserved of one cap, by each run and on each day; `part` is what the cap is a share of, such as
-    1/2, and `run` the one whose own it is, None for one that is shared."""
-
-    def __init__(self, ledger: Ledger, cap: Cap, part: str, run: str | None) -> None:
-        self._ledger = ledger
-        self._budget = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
-        self._run = run
-        self._daily = cap.daily
-        self._own: set[str] = set()
-        """Runs that this process plays."""
-
-    def totals(self) -> tuple[Decimal, Decimal]:
-        """Return all that counts now, and how much of it other processes have reserved that still play."""
-        with self._ledger.locked():
-            reserved = [
-                entry.reserved
-                for entry in self._ledger.sums(self._budget, self._run, self._day)
-                if entry.reserved > 0 and entry.run not in self._own and self._ledger.is_played(entry.run)
-            ]
-            return self._total(), sum(reserved, NOTHING)
-
-    def _total(self) -> Decimal:
-        return _total(self._ledger.sums(self._budget, self._run, self._day))
-
-    @property
-    def _day(self) -> str | None:
-        return self._ledger.today if self._daily else None
-
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        """Reserve an amount of now, unless the total would exceed `most`; return its day, None if it was not
-        reserved."""
-        with self._ledger.locked():
-            if most is not None and self._total() + amount > most:
-                return None
-            self._ledger.append(self._budget, run, day := self._ledger.today, amount, amount)
-            return day
-
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        """End the reservation of an amount of a day, of which so much was taken."""
-        with self._ledger.locked():
-            self._ledger.append(self._budget, run, day, taken - amount, -amount)
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        """Take an amount that counts already as reserved by this process."""
-        with self._ledger.locked():
-            self._ledger.append(self._budget, run, day, NOTHING, amount)
-
-    def carry(self, run: str, amount: Decimal) -> None:
-        """Have no less of a run than an amount, on days that are not known. What a dead process had reserved for it is
-        spent."""
-        self._own.add(run)
-        with self._ledger.locked():
-            entries = self._ledger.sums(self._budget, run, None)
-            for entry in entries:
-                if entry.reserved > 0:
-                    self._ledger.append(self._budget, run, entry.day, NOTHING, -entry.reserved)
-            if (missing := amount - _total(entries)) > 0:
-                self._ledger.append(self._budget, run, "", missing)
-
-
-def _total(entries: Iterable[DaySum]) -> Decimal:
-    return sum([entry.amount for entry in entries], NOTHING)

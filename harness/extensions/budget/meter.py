@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from math import ceil
 
@@ -23,7 +23,7 @@ from harness.client.transport import Received
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
 from harness.errors import HarnessError, TransportFault
 from harness.extensions.budget import TOKENS, BudgetReached, Cap
-from harness.extensions.budget.ledger import LedgerEntries
+from harness.extensions.budget.ledger import DaySum, Ledger
 from harness.extensions.budget.loans import MeterLoan
 from harness.model import Load, UnclearTokens
 from harness.ui.words import count
@@ -39,30 +39,75 @@ NOTHING_UNCLEAR = UnclearTokens()
 
 
 class Budget:
-    """One cap, which may be that of several runs: each has a `Meter` on it. `reserved` is by this process."""
+    """One cap, which may be that of several runs: each has a `Meter` on it, and its amounts in the ledger.
 
-    def __init__(self, cap: Cap, entries: LedgerEntries) -> None:
+    `part` is what the cap is a share of, such as 1/2, and `run` the one whose own it is, None for one that is shared.
+    `reserved` is by this process.
+    """
+
+    def __init__(self, cap: Cap, ledger: Ledger, part: str = "", run: str | None = None) -> None:
         self.cap = cap
-        self.entries = entries
         self.reserved = NOTHING
+        self._ledger = ledger
+        self._name = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
+        self._run = run
+        self._played: set[str] = set()
+        """Runs that this process plays."""
         self._changed: asyncio.Event | None = None
+
+    def totals(self) -> tuple[Decimal, Decimal]:
+        """Return all that counts now, and how much of it other processes have reserved that still play."""
+        ledger = self._ledger
+        with ledger.locked():
+            reserved = [
+                entry.reserved
+                for entry in self._sums()
+                if entry.reserved > 0 and entry.run not in self._played and ledger.is_played(entry.run)
+            ]
+            return _total(self._sums()), sum(reserved, NOTHING)
+
+    def _sums(self) -> list[DaySum]:
+        return self._ledger.sums(self._name, self._run, self._ledger.today if self.cap.daily else None)
+
+    def carry(self, run: str, amount: Decimal) -> None:
+        """Have no less of a run, which this process plays, than an amount, on days that are not known. What a dead
+        process had reserved for it is spent."""
+        self._played.add(run)
+        with self._ledger.locked():
+            entries = self._ledger.sums(self._name, run, None)
+            for entry in entries:
+                if entry.reserved > 0:
+                    self._ledger.append(self._name, run, entry.day, NOTHING, -entry.reserved)
+            if (missing := amount - _total(entries)) > 0:
+                self._ledger.append(self._name, run, "", missing)
 
     @property
     def spent(self) -> Decimal:
         """Return what replies took, and what failed tries and those of dead processes may have taken."""
-        total, elsewhere = self.entries.totals()
+        total, elsewhere = self.totals()
         return max(NOTHING, total - elsewhere - self.reserved)  # what is reserved may be of the day before
 
-    def take(self, amount: Decimal, run: str = "") -> str | None:
-        """Reserve an amount if it fits; return the day to which it belongs, None if it does not."""
-        if (day := self.entries.add(run, amount, self.cap.amount)) is not None:
-            self.reserved += amount
+    def take(self, amount: Decimal, run: str = "", *, anyway: bool = False) -> str | None:
+        """Reserve an amount if it fits, or `anyway`; return the day to which it belongs, None if it does not."""
+        with self._ledger.locked():
+            if not anyway and _total(self._sums()) + amount > self.cap.amount:
+                return None
+            day = self._ledger.today
+            self._ledger.append(self._name, run, day, amount, amount)
+        self.reserved += amount
         return day
 
+    def resume(self, amount: Decimal, day: str, run: str) -> None:
+        """Take an amount that counts already as reserved by this process."""
+        self.reserved += amount
+        with self._ledger.locked():
+            self._ledger.append(self._name, run, day, NOTHING, amount)
+
     def settle(self, amount: Decimal, taken: Decimal, day: str, run: str = "") -> None:
-        """End a reservation of an amount, of which so much was taken."""
+        """End the reservation of an amount of a day, of which so much was taken."""
         self.reserved -= amount
-        self.entries.settle(run, amount, taken, day)
+        with self._ledger.locked():
+            self._ledger.append(self._name, run, day, taken - amount, -amount)
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -70,13 +115,13 @@ class Budget:
     async def changed(self) -> None:
         """Wait until the next reservation ends, or until those of other processes may have."""
         self._changed = self._changed or asyncio.Event()
-        with anyio.move_on_after(LOOK_SECONDS if self.entries.totals()[1] else None):
+        with anyio.move_on_after(LOOK_SECONDS if self.totals()[1] else None):
             await self._changed.wait()
 
     def room(self, amount: Decimal) -> Decimal:
         """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
         whatever reservations give back."""
-        total, elsewhere = self.entries.totals()
+        total, elsewhere = self.totals()
         if total + amount > self.cap.amount and not self.reserved and (amount > self.cap.amount or not elsewhere):
             raise self.reached(amount)
         return self.cap.amount - total
@@ -98,9 +143,13 @@ class Budget:
         return error
 
 
+def _total(entries: Iterable[DaySum]) -> Decimal:
+    return sum([entry.amount for entry in entries], NOTHING)
+
+
 class Meter(Allowance):
     """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
-    requests themselves allow, None without a limit. `run` is its name in the entries.
+    requests themselves allow, None without a limit. `run` is its name in the ledger.
 
     `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost.
     """
@@ -131,7 +180,7 @@ class Meter(Allowance):
     @property
     def waits_for(self) -> str:
         """Return why a request waits for other commands; empty if it does not."""
-        budget, (_, elsewhere) = self.budget, self.budget.entries.totals()
+        budget, (_, elsewhere) = self.budget, self.budget.totals()
         if budget.reserved or not elsewhere:
             return ""
         whole, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
@@ -153,8 +202,7 @@ class Meter(Allowance):
 
     def resume(self, reserved: Reserved | None) -> None:
         if reserved and (amount := self._own(reserved)):
-            self.budget.reserved += amount
-            self.budget.entries.resume(self.run, amount, reserved.day)
+            self.budget.resume(amount, reserved.day, self.run)
 
     def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
         expected = reserved.amount if reserved else self.estimate(size)
@@ -170,7 +218,7 @@ class Meter(Allowance):
         return MeterLoan(self)
 
     def limit(self, amount: Decimal) -> None:
-        self.budget.cap = self.budget.cap._replace(amount=self.budget.entries.totals()[0] + amount)
+        self.budget.cap = self.budget.cap._replace(amount=self.budget.totals()[0] + amount)
         self.budget.settle(NOTHING, NOTHING, "")  # who waits looks again
 
     def spent_and_reserved(self) -> tuple[Decimal, Decimal]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -22,7 +23,7 @@ from harness.cost import Price, Reserved
 from harness.errors import GaveUp, Rejected, TransportFault
 from harness.extensions.budget import BudgetReached, Cap
 from harness.extensions.budget.budgets import metered
-from harness.extensions.budget.ledger import LedgerEntries
+from harness.extensions.budget.ledger import Ledger
 from harness.extensions.budget.meter import ENOUGH, SAFE_START, Budget, Meter
 from harness.model import Completion
 from tests.support import examples, virtual
@@ -45,26 +46,23 @@ def received(prompt: int | None, completion: int | None, cached: int | None = No
     return Received(made, "http://here/v1")
 
 
-class InMemory(LedgerEntries):
-    """Entries of this process alone, without a file."""
+class InMemory(Ledger):
+    """A ledger of this process alone, without a file."""
+
+    today = ""
 
     def __init__(self) -> None:
-        self.total = Decimal(0)
+        self._sums = {}
 
-    def totals(self) -> tuple[Decimal, Decimal]:
-        return self.total, Decimal(0)
+    def locked(self) -> Any:
+        return nullcontext()
 
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        if most is not None and self.total + amount > most:
-            return None
-        self.total += amount
-        return ""
+    def is_played(self, run: str) -> bool:
+        return False
 
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        self.total += taken - amount
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        pass
+    def append(self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = Decimal(0)) -> None:
+        before = self._sums.get((budget, run, day), (Decimal(0), Decimal(0)))
+        self._sums[budget, run, day] = before[0] + amount, before[1] + reserved
 
 
 def meter(cap: str = "5usd", most: int | None = None) -> Meter:
@@ -152,7 +150,7 @@ def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> No
 )
 def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
     made = meter(cap)
-    made.budget.entries.add("", Decimal(spent))
+    made.budget.carry("", Decimal(spent))
     assert [text for text, _ in made.load] == [words] and made.held_by == "budget"
 
 
@@ -241,7 +239,7 @@ def nobody(fault: TransportFault, number: int) -> None:
 
 
 @dataclass
-class Ledger(Meter):
+class Counting(Meter):
     """A meter that keeps what tries took beyond their reservations; `takes` is what each size of body really takes."""
 
     takes: dict[int, Decimal]
@@ -311,7 +309,7 @@ def played(
     most: int | None,
     growth: float,
     prepare: Callable[[Caller], None] = lambda caller: None,
-) -> tuple[Ledger, Decimal]:
+) -> tuple[Counting, Decimal]:
     """Play sixty requests against a cap, by a caller that is prepared; return what was counted, and what the replies
     took."""
     rng = random.Random(seed)
@@ -321,7 +319,7 @@ def played(
     usage = {size: (round(size * rng.uniform(0.2, 1.0)), length) for size, length in zip(sizes, longest, strict=True)}
     takes = {size: price.of(*of) if price else Decimal(sum(of)) for size, of in usage.items()}
     budget = Budget(Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"), InMemory())
-    ledger = Ledger(budget, price, most, takes)
+    ledger = Counting(budget, price, most, takes)
     ends: list[object] = []
 
     async def ask(caller: Caller, size: int) -> None:
