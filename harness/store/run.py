@@ -248,16 +248,23 @@ class RunStore:
         self._take_response(data, position, self._responses.append_sealed([line]), len(line))
         self._unsynced_line()
 
-    def append_lines(self, name: str, lines: bytes) -> int:
+    def append_lines(self, name: str, lines: bytes, index: TaskIndex) -> tuple[int, list[JSON]]:
         """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
-        where. Replies are counted at once; all else that they say is known once the logs are opened again."""
+        where, and what they say. Replies and records are counted at once, the rest once the logs are opened again."""
         opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
         offset = opened.get(name, self._events).append_sealed([lines])
-        self._appended_users += lines.count(b"\n") if name == "results" else 0
-        for line in lines.splitlines() if name == "responses" else ():
-            self.tally.add_reply(log.unseal(line))
+        place, objects = offset, list[JSON]()
+        for line in lines.splitlines(keepends=True):
+            data = log.unseal(line)
+            objects.append(data)
+            if name == "responses":
+                self.tally.add_reply(data)
+            if name == "results" and (position := index.current(data)) is not None:
+                self._results_at[position] = place
+                self._appended_users += 1
+            place += len(line)
         self._unsynced_line()
-        return offset
+        return offset, objects
 
     def save_record(self, data: JSON, index: TaskIndex, position: int) -> Record:
         """Append a user's record; return it as it is in the file."""

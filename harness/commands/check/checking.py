@@ -88,17 +88,15 @@ class Subject:
         """Return the requests for the user of a line, by model."""
         return {name: list(self.play(self.parse(line, number), model).saved) for name, model in self.models.items()}
 
-    def at_once(self, numbers: Sequence[int], model: Model) -> list[JSON]:
-        """Return the records of users of some lines, played at the same time by another instance, then measured."""
-        now = self.benchmark
-        benchmark = type(now)(now.settings, asking=now.asking, folder=now.folder)
-        users = [tasks.parse(benchmark, self.lines[at], Where(self.file, at + 1), self.subset) for at in numbers]
+    def at_once(self, model: Model) -> list[JSON]:
+        """Return the records of all users, played at the same time, then measured."""
 
         async def every() -> list[Any]:
-            plays = (play.play(benchmark, task, _answering(model, {})) for task in users)
+            plays = (play.play(self.benchmark, task, _answering(model, {})) for task in self.tasks)
             return await asyncio.gather(*plays)
 
-        return [play.recorded(benchmark, *one) for one in zip(users, asyncio.run(every()), strict=True)]
+        users = zip(self.tasks, asyncio.run(every()), strict=True)
+        return [play.recorded(self.benchmark, task, played) for task, played in users]
 
     def replay(self, trial: Trial) -> JSON:
         """Return the record of the saved completions. Raise `BenchmarkError` if another request is made."""
@@ -247,13 +245,7 @@ def _bad_field(subject: Subject, number: int, path: tuple[str | int, ...], read:
     line, name = subject.decoded[number - 1], path[0]
     try:
         wrong = _refusal(subject, number, line_changes.without(line, path))
-        if (
-            len(path) == 1
-            and isinstance(name, str)
-            and name in read
-            and wrong is not None
-            and f"field {name}" not in wrong
-        ):
+        if len(path) == 1 and name in read and wrong is not None and f"field {name}" not in wrong:
             return f"line {number} without {name}: the error does not name the field: {wrong}"
         for value in line_changes.OTHER_TYPES:
             _refusal(subject, number, line_changes.replaced(line, path, value))
@@ -327,19 +319,19 @@ def deterministic_replay(subject: Subject) -> Iterator[str]:
 
 def shared_state(subject: Subject) -> Iterator[str]:
     """Users that one instance plays at the same time have the records that they have alone."""
-    numbers = range(len(subject.lines))
+    alone = iter(subject.trials)
     for model in subject.models.values():
-        alone = [subject.at_once([number], model)[0] for number in numbers]
+        trials = list(islice(alone, len(subject.tasks)))
         try:
-            together = subject.at_once(numbers, model)
+            together = subject.at_once(model)
         except HarnessError as error:
             yield f"users share state: played at the same time, {error}"
             continue
-        for task, one, other in zip(subject.tasks, alone, together, strict=True):
-            if orjson.dumps(one) != orjson.dumps(other):
+        for trial, data in zip(trials, together, strict=True):
+            if orjson.dumps(trial.data) != orjson.dumps(data):
                 yield (
-                    f"users share state: user {task.key} has another record when others are played at the same time: "
-                    "keep nothing of a user on self"
+                    f"users share state: user {trial.task.key} has another record when others are played at the same "
+                    "time: keep nothing of a user on self"
                 )
                 break
 
@@ -374,7 +366,6 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
         shards = [made.score(order[start : start + size]) for start in range(0, len(order), size)]
         for how, score in {
             "merged": reduce(made.merge, shards),
-            "merged from the right": reduce(lambda a, b: made.merge(b, a), shards[::-1]),
             "condensed": reduce(made.merge, map(made.condense, shards)),
         }.items():
             found = made.running(score)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from operator import getitem
@@ -15,25 +14,16 @@ Path = tuple[str | int, ...]
 """Steps into a decoded line: names of fields and places in lists."""
 
 OTHER_TYPES: tuple[Any, ...] = (None, 7, -1.5, True, "x", "", [], [None], {}, {"x": 1})
-OF_A_KIND = 3
 VALUES_MOST = 8
 """Values of a field, from all lines, that replace that of one line."""
 
 
-def paths(line: JSON) -> Iterator[Path]:
-    """Yield the path of every field of a line; of those of the same meaning, as the entries of a list, a few."""
-    found = Counter[Path]()
-    for path in _paths(line, ()):
-        found[kinds(path)] += 1
-        if found[kinds(path)] <= OF_A_KIND:
-            yield path
-
-
-def _paths(value: Any, above: Path) -> Iterator[Path]:
+def paths(value: Any, above: Path = ()) -> Iterator[Path]:
+    """Yield the path of every field of a line; of the entries of a list, the first and the last."""
     entries = list(enumerate(value)) if isinstance(value, list) else []
-    for step, one in value.items() if isinstance(value, dict) else [*entries[:2], *entries[2:][-1:]]:
+    for step, member in value.items() if isinstance(value, dict) else [*entries[:1], *entries[1:][-1:]]:
         yield (*above, step)
-        yield from _paths(one, (*above, step))
+        yield from paths(member, (*above, step))
 
 
 def path_text(path: Path) -> str:

@@ -11,7 +11,6 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from harness.analysis.imported import Imported
 from harness.analysis.replies import TORN, Beat, Replies, opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
@@ -58,39 +57,33 @@ def logs(run: SavedRun, replies: Replies, beat: Beat, saw: Callable[[JSON], None
 
 
 def without_tasks(run: SavedRun, beat: Beat) -> JSON:
-    """Return how many users of a run have a record, and what is wrong with the run without its tasks.
-
-    A user whose task has changed has a record of each version until the run ends.
-    """
+    """Return how many users of a run have a record, and what is wrong with the run without its tasks."""
     files, manifest = run.files, run.manifest
     findings = [f"{files.manifest.name} is of {manifest.subset}"] if manifest.subset != files.subset else []
     findings += logs(run, Replies(files.responses, lambda data: None, beat), beat, lambda data: None)
-    whole, seen = hashlib.sha256(), set[tuple[str, ...]]()
-    for at, _, line, data in opened(files.results, beat):
+    recorded, sha256 = records(files.results, beat, findings)
+    findings += unlike_manifest(run, sha256)
+    users = {user for user, *_ in recorded}
+    return {"users": None, "records": len(users), "findings": findings, "notes": [ALONE]}
+
+
+def records(path: Path, beat: Beat, findings: list[str]) -> tuple[set[tuple[Any, ...]], str]:
+    """Return user, task and repeat of each record of a results file, and the file's SHA-256; add what is wrong with its
+    lines to `findings`.
+
+    A user whose task has changed has a record of each version until the run ends.
+    """
+    whole, recorded = hashlib.sha256(), set[tuple[Any, ...]]()
+    for at, _, line, data in opened(path, beat):
         whole.update(line.text + b"\n")
         if data is None:
             findings.append(f"{at}: {TORN}")
-        elif (made := tuple(str(data.get(name)) for name in ("user_id", "task", "repeat"))) in seen:
-            findings.append(f"{at}: user {made[0]} has a duplicate record")
-        else:
-            seen.add(made)
-    findings += unlike_manifest(run, whole.hexdigest())
-    records = len({user for user, *_ in seen})
-    return {"users": None, "records": records, "findings": findings, "notes": [ALONE]}
-
-
-def imported(of: Imported, beat: Beat) -> tuple[int, list[str]]:
-    """Return how many users of another program's results are scored, and what is wrong with these since `reeval`."""
-    findings, seen, scored = list[str](), set[str](), 0
-    for at, _, _, data in opened(of.files.results, beat):
-        if data is None:
-            findings.append(f"{at}: {TORN}: run `{of.command}`")
             continue
-        if (user := str(data.get("user_id"))) in seen:
-            findings.append(f"{at}: user {user} has a duplicate record")
-        seen.add(user)
-        scored += "task" in data
-    return scored, findings
+        key = tuple(map(str, map(data.get, ("user_id", "task", "repeat"))))
+        if key in recorded:
+            findings.append(f"{at}: user {key[0]} has a duplicate record")
+        recorded.add(key)
+    return recorded, whole.hexdigest()
 
 
 def unlike_manifest(run: SavedRun, sha256: str) -> Iterator[str]:

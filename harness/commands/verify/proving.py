@@ -51,10 +51,12 @@ def imported(of: Imported) -> JSON:
     about = {"name": of.name, "subset": of.files.subset, "users": None}
     if of.report is None:
         return {**about, "state": "not scored", "records": 0, "findings": [of.remedy], "notes": []}
+    findings = list[str]()
     with _locked(of) as beat:
-        records, findings = checksums.imported(of, beat)
+        recorded, _ = checksums.records(of.files.results, beat, findings)
+    scored = sum([task != "None" for _, task, _ in recorded])
     notes = [f"{checksums.ALONE}; `reeval` scores them again"]
-    return {**about, "state": "scored", "records": records, "findings": findings, "notes": notes}
+    return {**about, "state": "scored", "records": scored, "findings": findings, "notes": notes}
 
 
 def _whole(run: SavedRun, tasks: Path, folder: Path | None, results: Path, beat: Beat) -> JSON:

@@ -42,11 +42,9 @@ PAGE = 100
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Requests of a batch: `completed` and `failed` are those that the provider is done with."""
+    """Requests of a batch that the provider has answered."""
 
-    total: int = 0
     completed: int = 0
-    failed: int = 0
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -62,8 +60,8 @@ class Batch(msgspec.Struct, frozen=True):
     errors: Any = None
 
     @property
-    def counts(self) -> Counts:
-        return self.request_counts or Counts()
+    def completed(self) -> int:
+        return self.request_counts.completed if self.request_counts else 0
 
 
 class BatchApi:

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from itertools import count, groupby
+from itertools import groupby
 from typing import BinaryIO, NamedTuple, TypeVar
 from uuid import uuid4
 
@@ -59,7 +59,7 @@ class _TooMuch(Exception):
 
 
 class Size(NamedTuple):
-    """Requests, and the bytes of their lines, of which tokens are a share."""
+    """Requests, and the bytes of their lines."""
 
     requests: int
     size: int
@@ -100,7 +100,6 @@ class _Request:
 class _Watched:
     """A batch at the provider: when it was created or found, and when it is looked at next."""
 
-    run: Run
     since: float
     due: float
 
@@ -131,25 +130,28 @@ class Waves:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._of_file = most
-        self._room: Size | None = None
-        """What the provider takes at once, once it has refused more."""
+        self._room: int | None = None
+        """How many requests the provider takes at once, once it has refused more."""
         self._journals = {
             run: BatchJournal(run.store.own_log(run.store.files.batches), run.store.now) for run in lane.runs
         }
-        self._numbers = count()
         self._asked: dict[str, _Request] = {}
         self._requests: dict[_Key, _Request] = {}
         self._new: dict[_Key, _Request] = {}
-        left = [(run, one) for run, journal in self._journals.items() for one in journal.outstanding]
-        self._sent = {(run, place) for run, one in left for place in one.places}
+        self._sent = {(run, place) for run, one in self._outstanding for place in one.places}
         self._users: Counter[User] = Counter()
         self._watched: dict[str, _Watched] = {}
         self._settled: dict[str, tuple[Run, Submission, str]] = {}
-        for _, one in left:
+        for _, one in self._outstanding:
             caller.allowance.resume(one.reserved)
         self._has_api = self._answered = False
         self._failed_in_row = 0
         self._not_before = clock()
+
+    @property
+    def _outstanding(self) -> list[tuple[Run, Submission]]:
+        """Return the batches that the provider may have."""
+        return [(run, one) for run, journal in self._journals.items() for one in journal.outstanding]
 
     # Users
 
@@ -160,7 +162,7 @@ class Waves:
     async def settle(self, user: User, of: Asked) -> Completion:
         """Return the reply to a user's request, once it is saved. Raise `GaveUp`, `Rejected` or `EndpointStopped`."""
         asked = _Request(user, of, len(of.body))
-        number = str(next(self._numbers))
+        number = str(id(asked))
         self._asked[number] = self._requests[asked.key] = asked
         try:
             while True:
@@ -203,15 +205,14 @@ class Waves:
 
     async def serve(self) -> None:
         """Submit waves and settle them, until cancelled."""
-        for run, journal in self._journals.items():
-            for one in list(journal.outstanding):
-                await self._find(run, one)
+        for run, one in self._outstanding:
+            await self._find(run, one)
         while True:
             if self._all_wait() and self._new and self._clock() >= self._not_before:
                 await self._submit()
-            for one in [one for journal in self._journals.values() for one in journal.outstanding]:
-                if self._all_wait() and one.label in self._watched:
-                    await self._look(one)
+            for run, one in self._outstanding:
+                if self._all_wait():
+                    await self._look(run, one)
             await self._caller.limiter.slots.changed()
 
     def flushed(self) -> None:
@@ -222,8 +223,8 @@ class Waves:
     @property
     def load(self) -> Load:
         """Return how far the last wave is, and what is at the provider."""
-        journals = self._journals.values()
-        wave = Wave.of(max(each.waves for each in journals), [one for each in journals for one in each.outstanding])
+        number = max(journal.waves for journal in self._journals.values())
+        wave = Wave.of(number, [one for _, one in self._outstanding])
         completed = f"{wave.completed:>{len(str(wave.requests))}}/{wave.requests}"
         return (
             (f"wave {wave.number}", 8),
@@ -242,7 +243,7 @@ class Waves:
         if one.batch is None:
             await self._create(run, one)
         else:
-            self._watch(run, one)
+            self._watch(one)
 
     async def _submit(self) -> None:
         waves = groupby(self._fitting(self._next()), lambda asked: asked.user.run)
@@ -256,14 +257,10 @@ class Waves:
         wave = sorted(self._new.values(), key=lambda asked: self._findings.runs.index(asked.user.run))
         if self._room is None:
             return wave
-        if self._is_at_provider:
+        if self._outstanding:
             return []
         part, _ = next(self._files([asked for asked in wave if asked.user.run is wave[0].user.run]))
         return part
-
-    @property
-    def _is_at_provider(self) -> bool:
-        return any(journal.outstanding for journal in self._journals.values())
 
     def _fitting(self, wave: Sequence[_Request]) -> list[_Request]:
         """Return the requests that there is room for, which is reserved; others wait for what batches give back."""
@@ -274,11 +271,11 @@ class Waves:
 
     def _files(self, wave: Sequence[_Request]) -> Iterator[tuple[list[_Request], bytes]]:
         """Yield the requests of each input file, and its content."""
-        part, lines, size = list[_Request](), list[bytes](), 0
-        most = Size(*map(min, self._of_file, self._room or self._of_file))
+        part, lines, size, most = list[_Request](), list[bytes](), 0, self._of_file
+        requests = min(most.requests, self._room or most.requests)
         for asked in wave:
             line = _line(len(part), asked.body)
-            if part and (len(part) == most.requests or size + len(line) > most.size):
+            if part and (len(part) == requests or size + len(line) > most.size):
                 yield part, b"".join(lines)
                 part, lines, size, line = [], [], 0, _line(0, asked.body)
             part.append(asked)
@@ -342,7 +339,7 @@ class Waves:
             self._take_less(self._end(run, one, "refused"), str(error))
             return
         self._journals[run].created(one, batch.id)
-        self._watch(run, one)
+        self._watch(one)
 
     async def _created(self, one: Submission) -> Batch:
         """Return the batch of an uploaded file; create it if the provider does not have it."""
@@ -356,21 +353,21 @@ class Waves:
                 raise _TooMuch(error.detail) from None
             raise
 
-    def _watch(self, run: Run, one: Submission) -> None:
+    def _watch(self, one: Submission) -> None:
         self._has_api = True
         now = self._clock()
-        self._watched[one.label] = _Watched(run, now, now)
+        self._watched[one.label] = _Watched(now, now)
 
-    async def _look(self, one: Submission) -> None:
+    async def _look(self, run: Run, one: Submission) -> None:
         """Look at a batch if that is due, and settle it if it has ended."""
         watched = self._watched[one.label]
         if self._clock() < watched.due:
             return
         assert one.batch is not None
         batch = await self._call(partial(self._get, one.batch))
-        self._journals[watched.run].counted(one, batch.counts.completed)
+        self._journals[run].counted(one, batch.completed)
         if batch.status in ENDED:
-            await self._collect(watched.run, one, batch)
+            await self._collect(run, one, batch)
         now = self._clock()
         watched.due = now + min(LONGEST_POLL, max(FIRST_POLL, POLL_SHARE * (now - watched.since)))
 
@@ -415,27 +412,31 @@ class Waves:
         for results in filter(None, (batch.output_file_id, batch.error_file_id)):
             await self._api.download(results, file)
         file.seek(0)
-        if not _is_whole(file, batch.counts.completed):
+        if not _is_whole(file, batch.completed):
             raise TransportFault("truncated", "a file of results broke off")
         file.seek(0)
 
     async def _settle_lines(self, run: Run, one: Submission, file: BinaryIO) -> None:
         for number, line in enumerate(file):
-            asked, data = self._asked_by(run, one, line)
+            data = decoded(line) or {}
+            asked = self._asked_by(run, one, data)
             if asked is not None:
                 self._settle(one, asked, data)
             if number % LINES_AT_ONCE == 0:
                 await anyio.lowlevel.checkpoint()
 
-    def _asked_by(self, run: Run, one: Submission, line: bytes) -> tuple[_Request | None, JSON]:
-        """Return the request that a line of results is for, None if nobody waits for it any more, and the line."""
+    def _asked_by(self, run: Run, one: Submission, line: JSON) -> _Request | None:
+        """Return the request that a line of results is for, None if nobody waits for it any more."""
         try:
-            data = decoded(line) or {}
-            place = one.places[int(data["custom_id"])]
+            place = one.places[int(line["custom_id"])]
         except (ValueError, LookupError, TypeError):
-            return None, {}
-        asked = self._requests.get((run, place))
-        return (asked if asked is not None and asked.future is not None else None), data
+            return None
+        return self._waiting((run, place))
+
+    def _waiting(self, key: _Key) -> _Request | None:
+        """Return the request with this key, None if nobody waits for it any more."""
+        asked = self._requests.get(key)
+        return asked if asked and asked.future else None
 
     def _settle(self, one: Submission, asked: _Request, data: JSON) -> None:
         """Save the reply in a line of results and hand it to its user, or else its error."""
@@ -477,7 +478,7 @@ class Waves:
         self._watched.pop(one.label, None)
         self._settled.pop(one.label, None)
         self._sent.difference_update(keys)
-        left = [asked for key in keys if (asked := self._requests.get(key)) is not None and asked.future is not None]
+        left = list(filter(None, map(self._waiting, keys)))
         self._new |= {asked.key: asked for asked in left}
         return left
 
@@ -497,20 +498,20 @@ class Waves:
         As much again, once no other batch of this lane has a part in it; else half, until one request alone is too
         much: then something else uses the account's room, and after a pause as much as ever is tried again.
         """
-        requests, size = len(refused), sum([len(_line(0, asked.body)) for asked in refused])
-        if not refused:
+        requests = len(refused)
+        if not requests:
             return None
-        if self._is_at_provider:
-            self._room = Size(requests, size)
+        if self._outstanding:
+            self._room = requests
         elif requests > 1:
-            self._room = Size(requests // 2, size // 2)
+            self._room = requests // 2
         else:
             self._room = None
             return self._pause(why)
-        batches = -(-len(self._new) // self._room.requests)
+        batches = -(-len(self._new) // self._room)
         self._findings.note(
             "batch",
-            f"the provider does not take {requests} requests at once ({why}): at most {self._room.requests} from now "
+            f"the provider does not take {requests} requests at once ({why}): at most {self._room} from now "
             f"on, one batch after the other; this wave may take {batches} batches, and each up to a day",
         )
         return None

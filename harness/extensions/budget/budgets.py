@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from harness.client.caller import Attempt, Caller, NotNow, Trying
 from harness.client.transport import Received
-from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price
+from harness.cost import HOW_TO_PRICE, SAFE_COMPLETION, Price, Reserved
 from harness.engine.hooks import Hooks, PlayAlone, Say
 from harness.engine.lane import Lane
 from harness.engine.run import Run
@@ -22,8 +22,8 @@ from harness.engine.session import Session
 from harness.errors import BadInput, TransportFault
 from harness.extensions.budget import TOKENS, TUNING, Cap, words_in
 from harness.extensions.budget import Budget as BudgetOptions
-from harness.extensions.budget.ledger import Ledger, LedgerEntries
-from harness.extensions.budget.meter import Budget, Meter, Reservation
+from harness.extensions.budget.ledger import Ledger
+from harness.extensions.budget.meter import Budget, Meter
 from harness.model import JSON, Reply
 from harness.options.options import Session as Command
 from harness.options.plan import Plan
@@ -81,9 +81,10 @@ class Budgets(Hooks):
             ledger = self._ledgers[plan.results] = Ledger(plan.results, time.time)
             self._held.callback(ledger.close)
         part = plan.selection.get("part", "")
-        entries = LedgerEntries(ledger, cap, part, plan.name if cap.each else None)
-        entries.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
-        budget = Budget(cap, entries) if cap.each else self._shared.setdefault((cap, part), Budget(cap, entries))
+        budget = Budget(cap, ledger, part, plan.name if cap.each else None)
+        if not cap.each:
+            budget = self._shared.setdefault((cap, part), budget)
+        budget.carry(plan.name, sum([_spent(run, cap) for run in runs], Decimal(0)))
         return Meter(budget, None if cap.unit == TOKENS else price, plan.sampling.most_completion, plan.name)
 
     def forecast(self, plan: Plan, longest: int) -> Iterable[str]:
@@ -142,17 +143,17 @@ class _Paid:
     meter: Meter
     size: int
     looking: ExitStack
-    reservation: Reservation | None = None
+    reserved: Reserved | None = None
 
     def admitted(self) -> None:
-        self.reservation = self.meter.take(self.size)
-        if self.reservation is None:
+        self.reserved = self.meter.take(self.size)
+        if self.reserved is None:
             raise _NoRoom
         self.looking.close()
 
     def ended(self, received: Received | None, fault: TransportFault | None) -> None:
-        assert self.reservation
-        self.reservation.settle(received, fault)
+        assert self.reserved
+        self.meter.settle(self.reserved, self.size, received, fault)
 
 
 def metered(caller: Caller, meter: Meter, trying: Trying, note: Say) -> Trying:

@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.cost import plain
 from harness.errors import MachineError
-from harness.extensions.budget import Cap
 from harness.store.disk import DISK, KEEP, Disk, write_whole
 from harness.store.files import runs_in
 from harness.store.lock import NO_LOCKS, held
@@ -35,11 +35,19 @@ from harness.store.manifest import is_file_name
 
 NAME = "budget.jsonl"
 FORMAT = 1
-BLOCK = 1 << 20
 NOTHING = Decimal(0)
 
 _Key = tuple[str, str, str]
 """Budget, run and day."""
+
+
+class DaySum(NamedTuple):
+    """What the lines of a run and day add up to, and how much of it is reserved."""
+
+    run: str
+    day: str
+    amount: Decimal
+    reserved: Decimal
 
 
 class Ledger:
@@ -50,8 +58,7 @@ class Ledger:
         self._clock = clock
         self._disk = disk
         self._read = 0
-        self._sums: dict[_Key, Decimal] = {}
-        self._reserved: dict[_Key, Decimal] = {}
+        self._sums: dict[_Key, tuple[Decimal, Decimal]] = {}
         try:
             self._fd = disk.open(self._path, KEEP)
         except OSError as error:
@@ -67,22 +74,13 @@ class Ledger:
     def today(self) -> str:
         return datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
 
-    def total(self, budget: str, run: str | None, day: str | None) -> Decimal:
-        """Return the sum of a budget's amounts, of one run or day unless these are None, by the lines read so far."""
-        wanted = [
-            amount
-            for (of, by, on), amount in self._sums.items()
-            if of == budget and run in (None, by) and day in (None, on)
+    def sums(self, budget: str, run: str | None, day: str | None) -> list[DaySum]:
+        """Return a budget's sums, of one run or day unless these are None, by the lines read so far."""
+        return [
+            DaySum(entry_run, entry_day, *amounts)
+            for (entry_budget, entry_run, entry_day), amounts in self._sums.items()
+            if entry_budget == budget and run in (None, entry_run) and day in (None, entry_day)
         ]
-        return sum(wanted, NOTHING)
-
-    def reserved(self, budget: str, day: str | None) -> dict[str, dict[str, Decimal]]:
-        """Return what is reserved of a budget, on one day unless it is None, by run and day."""
-        found: dict[str, dict[str, Decimal]] = {}
-        for (of_budget, run, on), amount in self._reserved.items():
-            if of_budget == budget and day in (None, on) and amount > 0:
-                found.setdefault(run, {})[on] = amount
-        return found
 
     def is_played(self, run: str) -> bool:
         """Return whether a process plays a run of the folder now."""
@@ -122,20 +120,16 @@ class Ledger:
         size = os.fstat(self._fd).st_size
         if size < self._read:
             raise OSError(errno.ESTALE, "another program has shortened it")
-        rest = b""
-        while self._read < size:
-            block = os.pread(self._fd, BLOCK, self._read)
-            if not block:
-                break
-            self._read += len(block)
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
+        line = b"\n"
+        with open(self._fd, "rb", closefd=False) as file:
+            file.seek(self._read)
+            for line in file:
+                self._read += len(line)
                 self._count(line)
-        if rest:
+        if not line.endswith(b"\n"):
             os.lseek(self._fd, 0, os.SEEK_END)
             write_whole(self._disk, self._fd, b"\n")
             self._read += 1
-            self._count(rest)
 
     def _count(self, line: bytes) -> None:
         """Add a line that is whole and as this class writes it."""
@@ -148,57 +142,5 @@ class Ledger:
             return
         if amount.is_finite() and reserved.is_finite() and all(isinstance(part, str) for part in key):
             budget, run, day = map(str, key)
-            self._sums[budget, run, day] = self._sums.get((budget, run, day), NOTHING) + amount
-            self._reserved[budget, run, day] = self._reserved.get((budget, run, day), NOTHING) + reserved
-
-
-class LedgerEntries:
-    """What a ledger has of one cap (`harness.extensions.budget.meter.Entries`); `part` is what the cap is a share of,
-    such as 1/2, and `run` the one whose own it is, None for one that is shared."""
-
-    def __init__(self, ledger: Ledger, cap: Cap, part: str, run: str | None) -> None:
-        self._ledger = ledger
-        self._budget = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
-        self._run = run
-        self._daily = cap.daily
-        self._own: set[str] = set()
-        """Runs that this process plays."""
-
-    def totals(self) -> tuple[Decimal, Decimal]:
-        with self._ledger.locked():
-            reserved = self._ledger.reserved(self._budget, self._day)
-            others = [run for run in reserved if run not in self._own and self._run in (None, run)]
-            amounts = [sum(reserved[run].values(), NOTHING) for run in others if self._ledger.is_played(run)]
-            return self._total(), sum(amounts, NOTHING)
-
-    def _total(self) -> Decimal:
-        return self._ledger.total(self._budget, self._run, self._day)
-
-    @property
-    def _day(self) -> str | None:
-        return self._ledger.today if self._daily else None
-
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        with self._ledger.locked():
-            if most is not None and self._total() + amount > most:
-                return None
-            self._ledger.append(self._budget, run, day := self._ledger.today, amount, amount)
-            return day
-
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        with self._ledger.locked():
-            self._ledger.append(self._budget, run, day, taken - amount, -amount)
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        with self._ledger.locked():
-            self._ledger.append(self._budget, run, day, NOTHING, amount)
-
-    def carry(self, run: str, amount: Decimal) -> None:
-        """Have no less of a run than an amount, on days that are not known. What a dead process had reserved for it is
-        spent."""
-        self._own.add(run)
-        with self._ledger.locked():
-            for day, reserved in self._ledger.reserved(self._budget, None).get(run, {}).items():
-                self._ledger.append(self._budget, run, day, NOTHING, -reserved)
-            if (missing := amount - self._ledger.total(self._budget, run, None)) > 0:
-                self._ledger.append(self._budget, run, "", missing)
+            amount_before, reserved_before = self._sums.get((budget, run, day), (NOTHING, NOTHING))
+            self._sums[budget, run, day] = amount_before + amount, reserved_before + reserved

@@ -16,7 +16,7 @@ SMALLEST = Decimal("1e-9")
 
 
 class MeterLoan:
-    """What one borrower may take. The reservation is in the entries before the borrower has it, so the budget holds for
+    """What one borrower may take. The reservation is in the ledger before the borrower has it, so the budget holds for
     all of them together."""
 
     def __init__(self, meter: Meter) -> None:
@@ -29,14 +29,13 @@ class MeterLoan:
         in flight: its share of what is left."""
         self.settle(taken)
         budget, run = self._meter.budget, self._meter.run
-        room = max(NOTHING, budget.cap.amount - budget.entries.totals()[0] - reserved)
+        room = max(NOTHING, budget.cap.amount - budget.totals()[0] - reserved)
         amount = reserved + (room / borrowers).quantize(SMALLEST, ROUND_DOWN)
         day = budget.take(amount, run)
         if day is None:  # another process was faster: what is in flight counts all the same
             amount = reserved
-            day = budget.entries.add(run, amount) or ""
-            budget.reserved += amount
-        self._amount, self._day = amount, day
+            day = budget.take(amount, run, anyway=True)
+        self._amount, self._day = amount, day or ""
         return amount - reserved
 
     def settle(self, taken: Decimal) -> None:

@@ -5,19 +5,16 @@ while others hold reservations, since their replies may give some back, also tho
 Once none does, its run stops. So the cap is
 exceeded only by what the replies in flight at once take beyond their reservations (docs/features/budget.md).
 
-Reservations and what became of them are in `Entries`, which may be those of other processes too.
+Reservations and what became of them are in the ledger, with those of other processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from math import ceil
-from typing import Protocol
 
 import anyio
 
@@ -26,6 +23,7 @@ from harness.client.transport import Received
 from harness.cost import SAFE_COMPLETION, Price, Reserved, ceiling, rounded
 from harness.errors import HarnessError, TransportFault
 from harness.extensions.budget import TOKENS, BudgetReached, Cap
+from harness.extensions.budget.ledger import DaySum, Ledger
 from harness.extensions.budget.loans import MeterLoan
 from harness.model import Load, UnclearTokens
 from harness.ui.words import count
@@ -40,74 +38,76 @@ NOTHING = Decimal(0)
 NOTHING_UNCLEAR = UnclearTokens()
 
 
-class Entries(Protocol):
-    """What is spent and reserved of a budget, by each run and on each day."""
+class Budget:
+    """One cap, which may be that of several runs: each has a `Meter` on it, and its amounts in the ledger.
+
+    `part` is what the cap is a share of, such as 1/2, and `run` the one whose own it is, None for one that is shared.
+    `reserved` is by this process.
+    """
+
+    def __init__(self, cap: Cap, ledger: Ledger, part: str = "", run: str | None = None) -> None:
+        self.cap = cap
+        self.reserved = NOTHING
+        self._ledger = ledger
+        self._name = " ".join(filter(None, [cap.unit, part, "each" if cap.each else ""]))
+        self._run = run
+        self._played: set[str] = set()
+        """Runs that this process plays."""
+        self._changed: asyncio.Event | None = None
 
     def totals(self) -> tuple[Decimal, Decimal]:
         """Return all that counts now, and how much of it other processes have reserved that still play."""
-        ...
+        ledger = self._ledger
+        with ledger.locked():
+            reserved = [
+                entry.reserved
+                for entry in self._sums()
+                if entry.reserved > 0 and entry.run not in self._played and ledger.is_played(entry.run)
+            ]
+            return _total(self._sums()), sum(reserved, NOTHING)
 
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        """Reserve an amount of now, unless the total would exceed `most`; return its day, None if it was not
-        reserved."""
-        ...
+    def _sums(self) -> list[DaySum]:
+        return self._ledger.sums(self._name, self._run, self._ledger.today if self.cap.daily else None)
 
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        """End the reservation of an amount of a day, of which so much was taken."""
-        ...
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        """Take an amount that counts already as reserved by this process."""
-        ...
-
-
-class InMemory:
-    """Entries of this process alone."""
-
-    def __init__(self) -> None:
-        self._total = NOTHING
-
-    def totals(self) -> tuple[Decimal, Decimal]:
-        return self._total, NOTHING
-
-    def add(self, run: str, amount: Decimal, most: Decimal | None = None) -> str | None:
-        if most is not None and self._total + amount > most:
-            return None
-        self._total += amount
-        return ""
-
-    def settle(self, run: str, amount: Decimal, taken: Decimal, day: str) -> None:
-        self._total += taken - amount
-
-    def resume(self, run: str, amount: Decimal, day: str) -> None:
-        pass
-
-
-class Budget:
-    """One cap, which may be that of several runs: each has a `Meter` on it. `reserved` is by this process."""
-
-    def __init__(self, cap: Cap, entries: Entries | None = None) -> None:
-        self.cap = cap
-        self.entries = entries or InMemory()
-        self.reserved = NOTHING
-        self._changed: asyncio.Event | None = None
+    def carry(self, run: str, amount: Decimal) -> None:
+        """Have no less of a run, which this process plays, than an amount, on days that are not known. What a dead
+        process had reserved for it is spent."""
+        self._played.add(run)
+        with self._ledger.locked():
+            entries = self._ledger.sums(self._name, run, None)
+            for entry in entries:
+                if entry.reserved > 0:
+                    self._ledger.append(self._name, run, entry.day, NOTHING, -entry.reserved)
+            if (missing := amount - _total(entries)) > 0:
+                self._ledger.append(self._name, run, "", missing)
 
     @property
     def spent(self) -> Decimal:
         """Return what replies took, and what failed tries and those of dead processes may have taken."""
-        total, elsewhere = self.entries.totals()
+        total, elsewhere = self.totals()
         return max(NOTHING, total - elsewhere - self.reserved)  # what is reserved may be of the day before
 
-    def take(self, amount: Decimal, run: str = "") -> str | None:
-        """Reserve an amount if it fits; return the day to which it belongs, None if it does not."""
-        if (day := self.entries.add(run, amount, self.cap.amount)) is not None:
-            self.reserved += amount
+    def take(self, amount: Decimal, run: str = "", *, anyway: bool = False) -> str | None:
+        """Reserve an amount if it fits, or `anyway`; return the day to which it belongs, None if it does not."""
+        with self._ledger.locked():
+            if not anyway and _total(self._sums()) + amount > self.cap.amount:
+                return None
+            day = self._ledger.today
+            self._ledger.append(self._name, run, day, amount, amount)
+        self.reserved += amount
         return day
 
+    def resume(self, amount: Decimal, day: str, run: str) -> None:
+        """Take an amount that counts already as reserved by this process."""
+        self.reserved += amount
+        with self._ledger.locked():
+            self._ledger.append(self._name, run, day, NOTHING, amount)
+
     def settle(self, amount: Decimal, taken: Decimal, day: str, run: str = "") -> None:
-        """End a reservation of an amount, of which so much was taken."""
+        """End the reservation of an amount of a day, of which so much was taken."""
         self.reserved -= amount
-        self.entries.settle(run, amount, taken, day)
+        with self._ledger.locked():
+            self._ledger.append(self._name, run, day, taken - amount, -amount)
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -115,37 +115,41 @@ class Budget:
     async def changed(self) -> None:
         """Wait until the next reservation ends, or until those of other processes may have."""
         self._changed = self._changed or asyncio.Event()
-        with anyio.move_on_after(LOOK_SECONDS if self.entries.totals()[1] else None):
+        with anyio.move_on_after(LOOK_SECONDS if self.totals()[1] else None):
             await self._changed.wait()
 
-    def room(self, amount: Decimal, hint: str) -> Decimal:
+    def room(self, amount: Decimal) -> Decimal:
         """Return what is left. Raise `BudgetReached` for a request that may take an amount, if that will not fit
-        whatever reservations give back; `hint` is what to do about its size."""
-        total, elsewhere = self.entries.totals()
+        whatever reservations give back."""
+        total, elsewhere = self.totals()
         if total + amount > self.cap.amount and not self.reserved and (amount > self.cap.amount or not elsewhere):
-            raise self.reached(amount, hint)
+            raise self.reached(amount)
         return self.cap.amount - total
 
-    def reached(self, amount: Decimal, hint: str = "") -> BudgetReached:
+    def reached(self, amount: Decimal) -> BudgetReached:
         """Return the error for a request that may take an amount, and never fits."""
         cap = self.cap
         whole, next_one = f"{cap.shown(cap.amount)}{' a day' if cap.daily else ''}", cap.shown(amount)
         later = "tomorrow (UTC), or " if cap.daily else ""
         if amount > cap.amount:
-            why = f"is less than one request may take ({next_one}): give a larger --budget{hint}"
+            why = f"is less than one request may take ({next_one}): give a larger --budget, or less --max-tokens"
         else:
             why = (
                 f"is reached ({cap.shown(self.spent)} spent, the next request may take {next_one}): "
-                f"resume {later}with a larger --budget{hint}"
+                f"resume {later}with a larger --budget"
             )
         error = BudgetReached(f"the budget of {whole} {why}")
         error.amount = amount
         return error
 
 
+def _total(entries: Iterable[DaySum]) -> Decimal:
+    return sum([entry.amount for entry in entries], NOTHING)
+
+
 class Meter(Allowance):
     """One run's requests on a budget. `price` is None for a budget in tokens, `most` the tokens of a completion that
-    requests themselves allow, None without a limit. `run` is its name in the entries.
+    requests themselves allow, None without a limit. `run` is its name in the ledger.
 
     `spent` is what its requests took in this session, `lost` the part of it that failed tries may have cost.
     """
@@ -163,37 +167,30 @@ class Meter(Allowance):
         """What the answered requests of each group took, by its label."""
         self._replies = 0
         self._ratio = 0.0
-        self._recent: deque[int] = deque()
-        self._sorted: list[int] = []
+        self._completions: deque[int] = deque(maxlen=REPLIES)
+        """Tokens of the last ones."""
 
     @property
     def load(self) -> Load:
-        cap, spent = self.budget.cap, self.budget.spent
-        shown = count(float(spent)) if cap.unit == TOKENS else rounded(spent)
-        whole = count(float(cap.amount)) if cap.unit == TOKENS else rounded(cap.amount)
-        return ((f"budget {shown} of {whole} {cap.unit}", 30),)
+        cap = self.budget.cap
+        amounts = self.budget.spent, cap.amount
+        spent, whole = map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
+        return ((f"budget {spent} of {whole} {cap.unit}", 30),)
 
     @property
     def waits_for(self) -> str:
         """Return why a request waits for other commands; empty if it does not."""
-        budget, (_, elsewhere) = self.budget, self.budget.entries.totals()
+        budget, (_, elsewhere) = self.budget, self.budget.totals()
         if budget.reserved or not elsewhere:
             return ""
         whole, reserved = map(budget.cap.shown, (budget.cap.amount, elsewhere))
         return f"waiting: other commands have reserved {reserved} of the budget of {whole}"
 
-    @property
-    def _hint(self) -> str:
-        """Return what makes a request smaller, besides a larger budget."""
-        if self._most is not None or len(self._sorted) >= ENOUGH:
-            return ""
-        return f", or --max-tokens to a new run (without it a reply may take {self._completion} tokens)"
-
     def reserve(self, sizes: Sequence[int]) -> list[Reserved]:
         if not sizes:
             return []
         budget, amounts, whole = self.budget, list[Decimal](), NOTHING
-        room = budget.room(self.estimate(sizes[0]), self._hint)
+        room = budget.room(self.estimate(sizes[0]))
         for size in sizes:
             if whole + (amount := self.estimate(size)) > room:
                 break
@@ -205,8 +202,7 @@ class Meter(Allowance):
 
     def resume(self, reserved: Reserved | None) -> None:
         if reserved and (amount := self._own(reserved)):
-            self.budget.reserved += amount
-            self.budget.entries.resume(self.run, amount, reserved.day)
+            self.budget.resume(amount, reserved.day, self.run)
 
     def took(self, label: str, reserved: Reserved | None, size: int, answer: Received | HarnessError) -> None:
         expected = reserved.amount if reserved else self.estimate(size)
@@ -222,7 +218,7 @@ class Meter(Allowance):
         return MeterLoan(self)
 
     def limit(self, amount: Decimal) -> None:
-        self.budget.cap = self.budget.cap._replace(amount=self.budget.entries.totals()[0] + amount)
+        self.budget.cap = self.budget.cap._replace(amount=self.budget.totals()[0] + amount)
         self.budget.settle(NOTHING, NOTHING, "")  # who waits looks again
 
     def spent_and_reserved(self) -> tuple[Decimal, Decimal]:
@@ -232,16 +228,16 @@ class Meter(Allowance):
         """Return what was reserved in the unit of this budget."""
         return reserved.amount if reserved and reserved.unit == self.budget.cap.unit else NOTHING
 
-    def take(self, size: int) -> Reservation | None:
-        """Return a reservation for a request of so many bytes, None if it does not fit now."""
+    def take(self, size: int) -> Reserved | None:
+        """Reserve what a request of so many bytes may cost; return None if it does not fit now."""
         amount = self.estimate(size)
         day = self.budget.take(amount, self.run)
-        return None if day is None else Reservation(self, amount, size, day)
+        return None if day is None else Reserved(amount, self.budget.cap.unit, day)
 
     async def room(self, size: int) -> None:
         """Wait until a request of so many bytes fits. Raise `BudgetReached` if it never will."""
         budget = self.budget
-        while budget.room(amount := self.estimate(size), self._hint) < amount:
+        while budget.room(amount := self.estimate(size)) < amount:
             await budget.changed()
 
     def found(self) -> None:
@@ -259,17 +255,18 @@ class Meter(Allowance):
 
     @property
     def _completion(self) -> int:
-        lengths = self._sorted
+        lengths = self._completions
         if self._most is not None:
             return self._most
         if len(lengths) < ENOUGH:
-            return max([SAFE_START, *lengths[-1:]])
-        return lengths[ceil(0.99 * len(lengths)) - 1]
+            return max([SAFE_START, *lengths])
+        return sorted(lengths)[ceil(0.99 * len(lengths)) - 1]
 
-    def settle(self, reservation: Reservation, received: Received | None, fault: TransportFault | None) -> None:
-        """Count what a try has cost: its usage, or without a reply all that it reserved, unless it was refused."""
-        taken = self.taken(reservation.amount, reservation.size, received, fault)
-        self.budget.settle(reservation.amount, taken, reservation.day, self.run)
+    def settle(self, reserved: Reserved, size: int, received: Received | None, fault: TransportFault | None) -> None:
+        """Count what a try of so many bytes has cost: its usage, or without a reply all that it reserved, unless it was
+        refused."""
+        taken = self.taken(reserved.amount, size, received, fault)
+        self.budget.settle(reserved.amount, taken, reserved.day, self.run)
 
     def taken(self, amount: Decimal, size: int, received: Received | None, fault: TransportFault | None) -> Decimal:
         """Return and count what a try of so many bytes took, of which an amount was expected."""
@@ -290,8 +287,7 @@ class Meter(Allowance):
         prompt, answer, most = completion.prompt_tokens, completion.completion_tokens, self._most
         if completion.lacks_usage:
             prompt = size if prompt is None else prompt
-            longest = self._sorted[-1] if self._sorted else 0
-            unknown = ceiling(most, longest) + (completion.size if most is None else 0)
+            unknown = ceiling(most, max(self._completions, default=0)) + (completion.size if most is None else 0)
             answer = unknown + (completion.reasoning_tokens or 0) if answer is None else answer
         prompt, answer = prompt or 0, answer or 0
         cached = min(completion.cached_tokens or 0, completion.prompt_tokens or 0)
@@ -308,25 +304,7 @@ class Meter(Allowance):
             prompt = completion.prompt_tokens + unclear.prompt + unclear.either
             self._ratio = max(self._ratio, prompt / max(1, size))
         if completion.completion_tokens is not None:
-            length = completion.completion_tokens + unclear.either
-            insort(self._sorted, length)
-            self._recent.append(length)
-            if len(self._recent) > REPLIES:
-                del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+            self._completions.append(completion.completion_tokens + unclear.either)
 
     def _amount(self, prompt: int, completion: int, cached: int = 0) -> Decimal:
         return self._price.of(prompt, completion, cached) if self._price else Decimal(prompt + completion)
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What one try of a request of `size` bytes may cost; it belongs to a `day`."""
-
-    meter: Meter
-    amount: Decimal
-    size: int
-    day: str = ""
-
-    def settle(self, received: Received | None, fault: TransportFault | None) -> None:
-        """End the reservation with what the try received, or how it failed."""
-        self.meter.settle(self, received, fault)

@@ -145,9 +145,10 @@ def connected(address: str | None, workers: int | None) -> Iterator[int]:
             "address": "local",
             "num_cpus": workers or os.cpu_count(),
             "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+            "_temp_dir": str(folder / "ray"),  # Ray makes it writable by everybody
+            "_system_config": {"prestart_worker_first_driver": False},  # of processes that no actor would take
         }
-        own |= {"include_dashboard": False, "_temp_dir": str(folder / "ray")}  # Ray makes it writable by everybody
-        own |= {"_system_config": {"prestart_worker_first_driver": False}}  # of processes that no actor would take
         with _authenticated(None if address else folder / "token"):
             _init(address, ({"address": address} if address else own) | _working_dir(folder / "empty"))
             try:
@@ -199,40 +200,35 @@ def _working_dir(empty: Path) -> dict[str, Any]:
 
 def _check(address: str | None) -> None:
     """Raise `MachineError` for an address at which there is nobody; Ray tries one for minutes."""
-    host, _, port = (address or "").rpartition(":")
-    if "//" in host:
+    if not address:
+        return
+    if "//" in address:
         raise MachineError(f"--ray-address {address}: run on a machine of the cluster, and give its head as HOST:PORT")
-    if port.isdigit() and not _answers(host, int(port)):
+    if address.rpartition(":")[2].isdigit() and not _answers(address):
         raise MachineError(f"no Ray cluster answers at {address}: start one with `ray start --head`")
 
 
 def _init(address: str | None, options: dict[str, Any]) -> None:
+    """Start an own cluster, or join one.
+
+    An own cluster listens on 127.0.0.1 alone by the switch that Ray itself sets on macOS and Windows. `ray.init` has an
+    option for the address, but replaces 127.0.0.1 in it by that of the machine.
+    """
+    listens_outside = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = listens_outside and address is not None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     logging.getLogger("ray").setLevel(logging.CRITICAL)
     worker._worker_logs_enabled = False  # else it prints the deaths of processes over the display
     try:
-        with _for_processes_of_ray(), _on_loopback(address is None):
+        with _for_processes_of_ray():
             ray.init(**options, log_to_driver=False, configure_logging=False)
     except (RayError, OSError, RuntimeError, ValueError) as error:
         where = f"the Ray cluster at {address} cannot be used" if address else "Ray could not be started here"
         raise MachineError(f"{where}: {_sentence(error)}") from None
     finally:
+        ray_constants.ENABLE_RAY_CLUSTER = listens_outside
         for number, handler in handlers.items():  # Ray sets its own
             signal.signal(number, handler)
-
-
-@contextmanager
-def _on_loopback(own: bool) -> Iterator[None]:
-    """Make an own cluster listen on 127.0.0.1 alone, by the switch that Ray itself sets on macOS and Windows.
-
-    `ray.init` has an option for the address, but replaces 127.0.0.1 in it by that of the machine.
-    """
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = before and not own
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextmanager
@@ -254,13 +250,13 @@ def _is_secret(variable: str) -> bool:
 
 def head_answers() -> bool:
     """Return whether the head of the cluster takes connections; without it Ray ends this process after a minute."""
-    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return _answers(host, int(port))
+    return _answers(ray.get_runtime_context().gcs_address)
 
 
-def _answers(host: str, port: int) -> bool:
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), port), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
         return False
     return True

@@ -215,17 +215,13 @@ class Crew:
         """Save and count what a worker reports."""
         lane = part.lane
         try:
-            part.save(report)
+            lane.take(part, report)
             await lane.commit.saved()
         except MachineError as error:
             lane.stop(error, grace=0.0)
-        lane.count(part, report)
-        if report.counts.get(("done", ""), 0) > 0:
+        if report.logs.get("results"):
             self._losses = 0
-        if report.latencies:
-            lane.replied_at = anyio.current_time()
         seat.last, seat.limit = report, report.limit or seat.limit
-        lane.mirror([other.last for other in self.plays(lane)])
 
     def _end(self, seat: _Seat, part: UserPart, ended: PartEnd) -> None:
         """Note how a part has ended; give it to others if it is its worker that cannot go on."""
@@ -258,7 +254,6 @@ class Crew:
         self._seats.remove(seat)
         if part := seat.part:
             part.lane.waiting.appendleft(part)
-            part.lane.mirror([other.last for other in self.plays(part.lane)])
             if seat.loan:
                 seat.loan.lose()
         seat.worker.kill()
@@ -266,15 +261,17 @@ class Crew:
         self._note(f"worker {seat.worker.name} is lost: {gone}")
         if self._losses > max(LOSSES_MOST, 2 * self._count):
             return self._stop(WorkersStopped(f"{self._losses} workers were lost, and no user was done: {gone}"))
-        if any(not lane.over for lane in self._lanes):
+        if self._open_lanes:
             self._serving.start_soon(self._hire)
 
     def _note(self, words: str) -> None:
-        for lane in self._lanes:
-            if not lane.over:
-                lane.note("worker", words)
+        for lane in self._open_lanes:
+            lane.note("worker", words)
 
     def _stop(self, error: HarnessError) -> None:
-        for lane in self._lanes:
-            if not lane.over:
-                lane.stop(error, GRACE_SECONDS)
+        for lane in self._open_lanes:
+            lane.stop(error, GRACE_SECONDS)
+
+    @property
+    def _open_lanes(self) -> list[LaneOfParts]:
+        return [lane for lane in self._lanes if not lane.over]

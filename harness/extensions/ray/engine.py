@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -60,7 +60,14 @@ class Workers(Hooks):
             plans = [_worker_plan(opening.plan, self._reused) for opening in openings]
             start = cluster.Cluster(plans).start
             crew = Crew(await start(), start, workers)
-            return await held.enter_async_context(_served(crew, workers, openings, cluster.head_answers))
+            lanes = await open_lanes_of(LaneOfParts, openings, held)
+            for place, lane in enumerate(lanes):
+                lane.cut(crew, place, openings[place].plan, workers)
+            serving = await held.enter_async_context(anyio.create_task_group())
+            held.callback(serving.cancel_scope.cancel)
+            serving.start_soon(crew.serve, lanes)
+            serving.start_soon(crew.watch, cluster.head_answers)
+            return lanes
 
         return on_workers
 
@@ -77,18 +84,3 @@ def _worker_plan(plan: Plan, reused: Path | None) -> WorkerPlan:
         for saved in (RunFiles(reused, subset) for subset in plan.tasks):
             files |= {f"{REUSED}/{name}/{path.name}": path.read_bytes() for path in (saved.manifest, saved.responses)}
     return WorkerPlan(plan.name, plan.way, plan.limits, plan.terms.allow_invalid, files, name)
-
-
-@asynccontextmanager
-async def _served(
-    crew: Crew, workers: int, openings: Sequence[Opening], head_answers: Callable[[], bool]
-) -> AsyncIterator[list[LaneOfParts]]:
-    """Yield a lane for each opening, whose users a crew of so many workers plays."""
-    async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        lanes = await open_lanes_of(LaneOfParts, openings, held)
-        for place, lane in enumerate(lanes):
-            lane.cut(crew, place, openings[place].plan, workers)
-        serving.start_soon(crew.serve, lanes)
-        serving.start_soon(crew.watch, head_answers)
-        yield lanes
-        serving.cancel_scope.cancel()

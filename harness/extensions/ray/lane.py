@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +20,8 @@ from harness.defaults import Tuning
 from harness.engine.lane import Lane
 from harness.engine.run import Run
 from harness.errors import HarnessError
-from harness.extensions.ray.messages import LOGS, NUMBERS, PartEnd, SentPart, TurnReport
-from harness.model import JSON, Snapshot, SubsetProgress
+from harness.extensions.ray.messages import LOGS, PartEnd, SentPart, TurnReport
+from harness.model import JSON, Record, Snapshot
 from harness.options.extension import counts as extension_counts
 from harness.options.plan import Plan
 from harness.store.log import objects
@@ -33,26 +33,22 @@ if TYPE_CHECKING:  # a circle of types alone
 PARTS_A_WORKER, USERS_A_SLOT, USERS_MOST = 4, 2, 2000
 """Parts are so many for each worker, but no more than leave this many users for each request in flight, and none has
 much more users than the last."""
-WARNINGS, SHOWN_SECONDS = 3, 0.8
+WARNINGS = 3
 STOP_SECONDS = 3.0
 """Beyond the grace of a stopping lane: until the workers have reported what was answered."""
 
 
 @dataclass(eq=False)
 class UserPart:
-    """Users of a run, by their places, whom one engine plays. `saved` is where their lines are, by log. `last` is the
-    snapshot that was reported last."""
+    """Users of a run, by their places, whom one engine after another plays; `engines` is how many so far. `saved` is
+    where their lines are, by log."""
 
     lane: LaneOfParts
     run: Run
     users: NDArray[np.int64]
+    steps_left: int
+    engines: int = 0
     saved: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: {log: [] for log in LOGS})
-    last: Snapshot | None = None
-
-    def save(self, report: TurnReport) -> None:
-        """Append what a worker reports to the run's files."""
-        for log, lines in report.logs.items():
-            self.saved[log].append((self.run.store.append_lines(log, lines), len(lines)))
 
     def sent(self) -> SentPart:
         """Return the part as a worker gets it, with all that is saved of it."""
@@ -65,7 +61,8 @@ class UserPart:
             selection.pop(name, None)
         manifest = structs.replace(run.manifest, selection=selection)
         logs = {log: self._read(log) for log in LOGS}
-        return SentPart(lane.place, run.subset, path, tasks, logs, manifest, self.last)
+        self.engines += 1
+        return SentPart(lane.place, run.subset, path, tasks, logs, manifest)
 
     def _read(self, log: str) -> bytes:
         path: Path = getattr(self.run.store.files, log)
@@ -90,17 +87,9 @@ class LaneOfParts(Lane):
         self.waiting = deque(self.parts)
         self._unfinished = len(self.parts)
         self._all_finished = anyio.Event()
-        self._by_kind = {
-            "faults": self.progress.faults,
-            "failures": self.progress.failures,
-            "notices": self.caller.traffic.notices,
-            "unusable": self.answers.unusable,
-        }
         self.replied_at: float | None = None
-        self._done = Counter[str]()
-        self._live: Sequence[Snapshot] = ()
-        self._last: Snapshot | None = None
-        self._shown_at = float("-inf")
+        self._snapshots: dict[tuple[UserPart, int], Snapshot] = {}
+        """The last one of each engine that played a part, by the part and the engine's number."""
 
     @property
     def slots(self) -> Slots:
@@ -114,14 +103,16 @@ class LaneOfParts(Lane):
 
     def _cut(self, workers: int) -> list[UserPart]:
         """Return parts of the users who are left, dealt round, each with what earlier sessions have saved."""
-        users_left = [np.unique(run.start()[0] // run.index.repeats) for run in self.runs]
-        all_left, most = sum(map(len, users_left)), self.tuning.most
+        steps_left = [_steps_by_user(run) for run in self.runs]
+        all_left, most = int(sum(map(np.count_nonzero, steps_left))), self.tuning.most
         fitting = max(min(workers, most), all_left * workers // (USERS_A_SLOT * most))
         count = max(min(PARTS_A_WORKER * workers, fitting), all_left // USERS_MOST)
         parts = []
-        for run, users in zip(self.runs, users_left, strict=True):
+        for run, steps in zip(self.runs, steps_left, strict=True):
+            users = np.flatnonzero(steps)
             number = min(len(users), max(1, count * len(users) // all_left))
-            parts_of_run = [UserPart(self, run, users[first::number]) for first in range(number)]
+            dealt = [users[first::number] for first in range(number)]
+            parts_of_run = [UserPart(self, run, some, int(steps[some].sum())) for some in dealt]
             self._find_saved(run, parts_of_run)
             parts += parts_of_run
         return parts
@@ -166,36 +157,38 @@ class LaneOfParts(Lane):
             self._all_finished.set()
 
     async def _flush(self) -> None:
-        """Find out what the files hold now."""
-        self._last = last = self._snapshot()
-        self.over = True  # nothing is logged while the logs are opened again, and the last snapshot is shown
-        for run, shown in zip(self.runs, last.subsets, strict=True):
+        """Find out what the files hold now: also what was in flight where a worker was lost."""
+        self.over = True  # nothing is logged while the logs are opened again
+        for run in self.runs:
             await anyio.to_thread.run_sync(run.store.open_logs, run.index)
-            await run.scores.advance()
-            run.scores.figures, run.scores.users = shown.scores, shown.scored_users
         await super()._flush()
-        self._last = self._snapshot()
 
     # What its workers report
 
-    def count(self, part: UserPart, report: TurnReport) -> None:
-        """Count what is new in a report."""
-        counts, run, traffic = Counter(report.counts), part.run, self.caller.traffic
-        replies, steps = counts["replies", ""], counts["steps", ""]
-        for name in NUMBERS:
-            setattr(traffic, name, getattr(traffic, name) + counts[name, ""])
-        traffic.successes += replies
-        progress = self.progress
-        for name, by_kind in self._by_kind.items():
-            by_kind += Counter({kind: number for (member, kind), number in counts.items() if member == name})
-        for seconds in report.latencies:
-            self.caller.latency.add(seconds)
-            progress.replied()
-        progress.add_work(sum(report.latencies), 0.0, replies, steps)
-        self._done[run.subset] += counts["done", ""]
-        run.failed += counts["failed", ""]
+    def take(self, part: UserPart, report: TurnReport) -> None:
+        """Save what a worker reports of a part, and count it. Raise `MachineError`."""
+        run, seconds = part.run, list[float]()
+        for log, lines in report.logs.items():
+            offset, objects = run.store.append_lines(log, lines, run.index)
+            part.saved[log].append((offset, len(lines)))
+            if log == "results":
+                for data in objects:
+                    run.scores.add(Record(str(data["user_id"]), data))
+            if log == "responses":
+                seconds += [reply["seconds"] for reply in objects if "reused" not in reply]
+        for each in seconds:
+            self.caller.latency.add(each)
+            self.progress.replied()
+            self.replied_at = anyio.current_time()
+        self.caller.traffic.successes += len(seconds)
+        steps = 0
+        if report.snapshot:
+            self._snapshots[part, part.engines] = report.snapshot
+            [progress] = report.snapshot.subsets
+            steps = part.steps_left - (progress.steps - progress.steps_done)
+        part.steps_left -= steps
         self.advance(run, steps)
-        part.last = report.snapshot or part.last
+        self.progress.add_work(sum(seconds), 0.0, len(seconds), steps)
 
     def end_part(self, run: Run, ended: PartEnd) -> None:
         """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""
@@ -208,55 +201,57 @@ class LaneOfParts(Lane):
         run.diverged += ended.diverged
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 
-    def mirror(self, reports: Sequence[TurnReport]) -> None:
-        """Show the requests in flight of all workers, and the limit that they have found."""
-        self._live = [report.snapshot for report in reports if report.snapshot]
+    def snapshot(self) -> Snapshot:
+        """Return the sums over all engines, with the troubles of the worker that had an answer last."""
+        reports = [seat.last for seat in self.crew.plays(self)]
+        self._add_up(reports)
+        stopping = str(self.ending) if self.ending else None
+        unusable = tuple(self.answers.unusable.most_common())
+        base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over, unusable=unusable)
+        live = [report.snapshot for report in reports if report.snapshot]
+        if self.over or not live:
+            return base
+        calmest = min(live, key=lambda snapshot: snapshot.silence)
+        warnings = {warning.text: warning for snapshot in (base, *live) for warning in snapshot.warnings}
+        return replace(
+            base,
+            held_by=calmest.held_by,
+            waiting=sum([snapshot.waiting for snapshot in live]),
+            backing_off=sum([snapshot.backing_off for snapshot in live]),
+            pause=calmest.pause,
+            outage=calmest.outage,
+            silence=calmest.silence,
+            warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],
+        )
+
+    def _add_up(self, reports: Sequence[TurnReport]) -> None:
+        """Count what engines did, the requests in flight of all workers that play, and the limit that they have found.
+
+        Users whom the last engine of a part has given up are failed: another plays them again.
+        """
         limiter, in_flight = self.caller.limiter, sum([report.in_flight for report in reports])
         self.slots.in_flight += in_flight - limiter.in_flight
         limiter.in_flight = in_flight
         if self.tuning.concurrency is None and reports:
             self.slots.control.limit = max(1, sum([report.limit for report in reports]))
+        engines = self._snapshots.values()
+        last = {part: snapshot for (part, _), snapshot in self._snapshots.items()}
+        traffic = self.caller.traffic
+        for name in ("requests", "retries", "prompt_tokens", "completion_tokens"):
+            setattr(traffic, name, sum([getattr(snapshot, name) for snapshot in engines]))
+        traffic.notices = _by_kind(snapshot.notices for snapshot in engines)
+        self.answers.unusable = _by_kind(snapshot.unusable for snapshot in engines)
+        self.progress.faults = _by_kind(snapshot.faults for snapshot in engines)
+        self.progress.failures = _by_kind(snapshot.failures for snapshot in last.values())
+        for run in self.runs:
+            run.failed = sum([snapshot.subsets[0].failed for part, snapshot in last.items() if part.run is run])
 
-    def snapshot(self) -> Snapshot:
-        """Return what reports show, which come once a second: so one of that age is good enough."""
-        if not self._last or not (self.over or anyio.current_time() - self._shown_at < SHOWN_SECONDS):
-            self._last, self._shown_at = self._snapshot(), anyio.current_time()
-        return self._last
 
-    def _snapshot(self) -> Snapshot:
-        live = self._live
-        stopping = str(self.ending) if self.ending else None
-        unusable = tuple(self.answers.unusable.most_common())
-        base = self.progress.snapshot(self.schedule.remaining_steps, 0, stopping, self.over, unusable=unusable)
-        warnings = {warning.text: warning for snapshot in (base, *live) for warning in snapshot.warnings}
-        return replace(
-            base,
-            subsets=tuple(map(self._subset, self.runs)),
-            held_by=next((snapshot.held_by for snapshot in live if snapshot.held_by), None),
-            waiting=sum([snapshot.waiting for snapshot in live]),
-            backing_off=sum([snapshot.backing_off for snapshot in live]),
-            eta=base.eta and max([base.eta, *[snapshot.eta or 0.0 for snapshot in live]]),
-            pause=min([snapshot.pause for snapshot in live], default=0.0),
-            outage=min([snapshot.outage for snapshot in live], default=0.0),
-            silence=min([snapshot.silence for snapshot in live], default=base.silence),
-            warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],
-        )
+def _steps_by_user(run: Run) -> NDArray[Any]:
+    """Return the steps that each user of the tasks file has left, in all repeats."""
+    positions, steps = run.start()
+    return np.bincount(positions // run.index.repeats, steps)
 
-    def _subset(self, run: Run) -> SubsetProgress:
-        """Return how far a run is; its scores are the means of the parts' scores, weighted by users."""
-        base = run.progress()
-        if self.over:
-            return base
-        scored = [base, *[part.last.subsets[0] for part in self.parts if part.run is run and part.last]]
-        sums, users = Counter[str](), Counter[str]()
-        for progress in scored:
-            for name, score in progress.scores.items():
-                if score is not None:
-                    sums[name] += score * progress.scored_users  # type: ignore[assignment]
-                    users[name] += progress.scored_users
-        return replace(
-            base,
-            done=base.done + self._done[run.subset],
-            scores={name: sums[name] / users[name] if users[name] else None for name in sums},
-            scored_users=sum([progress.scored_users for progress in scored]),
-        )
+
+def _by_kind(counts: Iterable[Sequence[tuple[str, int]]]) -> Counter[str]:
+    return sum(map(Counter, map(dict, counts)), Counter())

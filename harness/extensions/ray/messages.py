@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
 from harness.defaults import Tuning
 from harness.errors import HarnessError
-from harness.model import Snapshot, SubsetProgress
+from harness.model import Snapshot
 from harness.options.plan import Way
 from harness.store.manifest import Manifest
 
@@ -17,11 +16,6 @@ LOGS = ("responses", "results", "failures", "events")
 """Files of a run that a part's engine appends to, in the order in which the driver does."""
 TASKS, RESULTS, REUSED = "tasks", "results", "reused"
 """Folders of a part."""
-
-WorkCounts = Counter[tuple[str, str]]
-"""Numbers by name; those by kind of what happened too."""
-NUMBERS = ("requests", "retries", "prompt_tokens", "completion_tokens")
-"""Members of a snapshot that are added up over all parts, as are those by kind."""
 
 
 class WorkerPlan(NamedTuple):
@@ -38,7 +32,7 @@ class WorkerPlan(NamedTuple):
 
 class SentPart(NamedTuple):
     """Users of one subset, for one engine: their tasks, and what is saved of them, by log. `plan` is its place among
-    the plans. `last` is the last snapshot of the engine that played them before, None if there was none."""
+    the plans."""
 
     plan: int
     subset: str
@@ -46,7 +40,6 @@ class SentPart(NamedTuple):
     tasks: bytes
     logs: Mapping[str, bytes]
     manifest: Manifest
-    last: Snapshot | None = None
 
 
 class TurnOrder(NamedTuple):
@@ -73,32 +66,13 @@ class PartEnd(NamedTuple):
 
 
 class TurnReport(NamedTuple):
-    """What a turn came to: new lines by log, new counts, and the latencies of new replies. `limit` is that of the
-    control; `taken` and `reserved` are of a budget, from the part's begin on."""
+    """What a turn came to: new lines by log, and the engine's state. `limit` is that of the control; `taken` and
+    `reserved` are of a budget, from the part's begin on."""
 
     logs: Mapping[str, bytes] = {}
-    counts: Mapping[tuple[str, str], int] = {}
-    latencies: Sequence[float] = ()
     snapshot: Snapshot | None = None
     limit: int = 0
     in_flight: int = 0
     taken: Decimal = Decimal(0)
     reserved: Decimal = Decimal(0)
     ended: PartEnd | None = None
-
-
-def progress_counts(progress: SubsetProgress, failures: Sequence[tuple[str, int]]) -> WorkCounts:
-    """Return the counts that may fall when another engine takes up a part: failed users are played again."""
-    counts = WorkCounts({("failures", kind): number for kind, number in failures})
-    counts.update({("done", ""): progress.done, ("failed", ""): progress.failed, ("steps", ""): progress.steps_done})
-    return counts
-
-
-def snapshot_counts(snapshot: Snapshot) -> WorkCounts:
-    counts = progress_counts(snapshot.subsets[0], snapshot.failures)
-    for name in NUMBERS:
-        counts[name, ""] = getattr(snapshot, name)
-    for name in ("faults", "notices", "unusable"):
-        for kind, number in getattr(snapshot, name):
-            counts[name, kind] = number
-    return counts

@@ -36,10 +36,7 @@ from harness.extensions.ray.messages import (
     SentPart,
     TurnOrder,
     TurnReport,
-    WorkCounts,
     WorkerPlan,
-    progress_counts,
-    snapshot_counts,
 )
 from harness.model import Snapshots
 from harness.options import trusted
@@ -121,7 +118,6 @@ class PartEngine(Hooks):
         self._folder = Path(self._held.enter_context(TemporaryDirectory(prefix="part-", ignore_cleanup_errors=True)))
         self._files = RunFiles(self._folder / RESULTS / plan.name, part.subset)
         self._reported = {log: len(lines) for log, lines in part.logs.items()}
-        self._counted = WorkCounts()
         self._share: tuple[int, Any] = (-1, None)
         self._lane: Lane | None = None
         self._task: asyncio.Task[None] | None = None
@@ -196,9 +192,6 @@ class PartEngine(Hooks):
     def lane_task(self, lane: Lane) -> None:
         self._lane, caller = lane, lane.caller
         caller.transport = PermittedTransport(caller.transport, self._player)
-        last = self._part.last
-        progress = last.subsets[0] if last else lane.runs[0].progress()
-        self._counted = progress_counts(progress, last.failures if last else ())
         self._extension_counts = counts(lane.runs[0].manifest)
         self._obey(lane, self._order)
 
@@ -225,23 +218,11 @@ class PartEngine(Hooks):
         report = TurnReport({log: lines for log in LOGS if (lines := self._appended(log))}, ended=ended)
         if (lane := self._lane) is None:
             return report
-        caller, slots, snapshot = lane.caller, lane.caller.limiter.slots, lane.snapshot()
-        counted = snapshot_counts(snapshot)
-        counted["replies", ""] = caller.traffic.successes
-        new = counted.copy()
-        new.subtract(self._counted)
-        self._counted = counted
-        replies = new["replies", ""]
+        slots = lane.caller.limiter.slots
         if self._order.loan is not None:
-            taken, reserved = caller.allowance.spent_and_reserved()
+            taken, reserved = lane.caller.allowance.spent_and_reserved()
             report = report._replace(taken=taken, reserved=reserved)
-        return report._replace(
-            counts=new,
-            latencies=caller.latency.seconds[-replies:].tolist() if replies else (),
-            snapshot=snapshot,
-            limit=slots.limit,
-            in_flight=slots.in_flight,
-        )
+        return report._replace(snapshot=lane.snapshot(), limit=slots.limit, in_flight=slots.in_flight)
 
     def _appended(self, log: str) -> bytes:
         """Return the whole lines that were appended to a log since the last call."""

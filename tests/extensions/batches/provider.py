@@ -149,7 +149,7 @@ class Provider(BatchApi):
             status=fate,
             output_file_id=self._kept("output", _jsonl(output)) if output else None,
             error_file_id=self._kept("errors", _jsonl(failed)) if failed else None,
-            request_counts=Counts(len(lines), len(output), len(failed)),
+            request_counts=Counts(len(output)),
         )
 
     def _result(self, line: JSON) -> JSON:

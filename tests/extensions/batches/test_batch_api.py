@@ -80,7 +80,7 @@ async def test_batch_answers_each_line_as_the_request_by_itself() -> None:
     async with api() as (made, stats):
         batch = await submitted(made, input_file(12))
         found = await lines_of(made, batch.output_file_id)
-        assert (batch.status, batch.counts.completed, batch.counts.failed) == ("completed", 12, 0)
+        assert (batch.status, batch.completed) == ("completed", 12)
         assert [line["custom_id"] for line in found] == [str(n) for n in range(12)]
         online = await made.call("/chat/completions", data=orjson.dumps({**BODY, "seed": 3}))
         assert found[3]["response"]["body"] == online
@@ -99,7 +99,7 @@ async def test_states_follow_one_another_and_counts_grow() -> None:
         states = list(dict.fromkeys(one.status for one in seen))
         assert states == [state for state in batches.STATES if state in states]
         assert {"validating", "in_progress", "completed"} <= set(states)
-        completed = [one.counts.completed for one in seen]
+        completed = [one.completed for one in seen]
         assert completed == sorted(completed) and any(0 < count < 10 for count in completed)
 
 
@@ -130,7 +130,7 @@ async def test_cancelled_batch_has_the_errors_of_what_it_did_not_answer() -> Non
     """Every line is in one of the two files."""
     async with api(Options(batch_seconds=0.2)) as (made, _):
         batch = await made.create(await made.upload("a.jsonl", input_file(10)), "label")
-        while not batch.counts.completed:
+        while not batch.completed:
             batch = await made.get(batch.id)
         await made.call(f"/batches/{batch.id}/cancel", data=b"")
         batch = await ended(made, batch)
@@ -172,7 +172,7 @@ async def test_fault_of_a_whole_batch(kind: str) -> None:
     async with api(always(kind)) as (made, _):
         batch = await submitted(made, input_file(10))
         assert batch.status == kind.removeprefix("batch-")
-        assert batch.counts.completed == (0 if batch.status == "failed" else 5)
+        assert batch.completed == (0 if batch.status == "failed" else 5)
 
 
 async def test_lines_fail_at_the_rate_of_the_faults() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -22,7 +23,8 @@ from harness.cost import Price, Reserved
 from harness.errors import GaveUp, Rejected, TransportFault
 from harness.extensions.budget import BudgetReached, Cap
 from harness.extensions.budget.budgets import metered
-from harness.extensions.budget.meter import ENOUGH, SAFE_START, Budget, Meter, Reservation
+from harness.extensions.budget.ledger import Ledger
+from harness.extensions.budget.meter import ENOUGH, SAFE_START, Budget, Meter
 from harness.model import Completion
 from tests.support import examples, virtual
 
@@ -34,6 +36,7 @@ FAULTS = {
     "connect": TransportFault("connect", "refused", unreachable=True),
     "rejected": Rejected("http_400", "bad"),
 }
+NOTHING_RESERVED = Reserved(Decimal(0), "USD", "")
 BILLED = {"http_503", "timeout", "abandoned"}
 """What an endpoint may bill although no reply came."""
 
@@ -43,9 +46,28 @@ def received(prompt: int | None, completion: int | None, cached: int | None = No
     return Received(made, "http://here/v1")
 
 
+class InMemory(Ledger):
+    """A ledger of this process alone, without a file."""
+
+    today = ""
+
+    def __init__(self) -> None:
+        self._sums = {}
+
+    def locked(self) -> Any:
+        return nullcontext()
+
+    def is_played(self, run: str) -> bool:
+        return False
+
+    def append(self, budget: str, run: str, day: str, amount: Decimal, reserved: Decimal = Decimal(0)) -> None:
+        before = self._sums.get((budget, run, day), (Decimal(0), Decimal(0)))
+        self._sums[budget, run, day] = before[0] + amount, before[1] + reserved
+
+
 def meter(cap: str = "5usd", most: int | None = None) -> Meter:
     made = Cap.parse(cap)
-    return Meter(Budget(made), None if made.unit == "tokens" else PRICE, most)
+    return Meter(Budget(made, InMemory()), None if made.unit == "tokens" else PRICE, most)
 
 
 @pytest.mark.parametrize(
@@ -85,22 +107,22 @@ def test_estimates_follow_the_replies_once_there_are_enough() -> None:
     """The largest ratio of tokens to bytes so far, and the 99th percentile of the last completions."""
     made = meter()
     for length in range(ENOUGH):
-        made.settle(Reservation(made, Decimal(0), 1000), received(300, 100 + length), None)
-    made.settle(Reservation(made, Decimal(0), 1000), received(400, 50), None)
+        made.settle(NOTHING_RESERVED, 1000, received(300, 100 + length), None)
+    made.settle(NOTHING_RESERVED, 1000, received(400, 50), None)
     assert made.estimate(2000) == PRICE.of(800, 100 + ENOUGH - 1)
 
 
 def test_single_long_reply_of_many_is_no_measure_of_the_rest() -> None:
     made = meter()
     for length in [9000, *[100] * 200]:
-        made.settle(Reservation(made, Decimal(0), 1000), received(300, length), None)
+        made.settle(NOTHING_RESERVED, 1000, received(300, length), None)
     assert made.estimate(1000) == PRICE.of(300, 100)
 
 
 def test_usage_settles_with_its_discount() -> None:
     """Cached tokens cost what the price says, as in the cost of the run."""
     made = meter()
-    made.settle(Reservation(made, Decimal(0), 3000), received(1000, 10, cached=800), None)
+    made.settle(NOTHING_RESERVED, 3000, received(1000, 10, cached=800), None)
     assert made.spent == made.budget.spent == PRICE.of(1000, 10, 800)
 
 
@@ -108,7 +130,7 @@ def test_reply_without_usage_costs_the_most_that_it_may() -> None:
     """A token a byte for what is not reported, and for hidden thoughts what requests allow, or a long completion."""
     for most, out in ((None, SAFE_START + len("好".encode())), (300, 300)):
         made = meter(most=most)
-        made.settle(Reservation(made, Decimal(0), 1000), received(None, None), None)
+        made.settle(NOTHING_RESERVED, 1000, received(None, None), None)
         assert made.spent == PRICE.of(1000, out)
 
 
@@ -117,7 +139,7 @@ def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> No
     """4xx and what never reached the endpoint cost nothing; any other failure may have been billed."""
     made, fault = meter(), FAULTS[kind]
     assert made.budget.take(Decimal("0.5")) == ""
-    Reservation(made, Decimal("0.5"), 10).settle(None, fault if isinstance(fault, TransportFault) else None)
+    made.settle(Reserved(Decimal("0.5"), "USD", ""), 10, None, fault if isinstance(fault, TransportFault) else None)
     assert made.spent == (Decimal("0.5") if kind in BILLED else 0)
     assert made.budget.reserved == 0
 
@@ -128,7 +150,7 @@ def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> No
 )
 def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
     made = meter(cap)
-    made.budget.entries.add("", Decimal(spent))
+    made.budget.carry("", Decimal(spent))
     assert [text for text, _ in made.load] == [words] and made.held_by == "budget"
 
 
@@ -207,7 +229,7 @@ def test_request_that_never_fits_ends_its_run_alone() -> None:
             await large.room(200)
         assert stopped.value.exit_code == 5
         assert large.take(200) is None
-        assert small.take(200) == Reservation(small, Decimal(210), 200)
+        assert small.take(200) == Reserved(Decimal(210), "tokens", "")
 
     virtual.run(scene)
 
@@ -217,7 +239,7 @@ def nobody(fault: TransportFault, number: int) -> None:
 
 
 @dataclass
-class Ledger(Meter):
+class Counting(Meter):
     """A meter that keeps what tries took beyond their reservations; `takes` is what each size of body really takes."""
 
     takes: dict[int, Decimal]
@@ -229,13 +251,13 @@ class Ledger(Meter):
         super().__init__(budget, price, most)
         self.takes, self.answered, self.lost_excess, self.billed = takes, [], [], Decimal(0)
 
-    def settle(self, reservation: Reservation, got: Received | None, fault: TransportFault | None) -> None:
-        super().settle(reservation, got, fault)
-        taken = self.takes[reservation.size]
+    def settle(self, reserved: Reserved, size: int, got: Received | None, fault: TransportFault | None) -> None:
+        super().settle(reserved, size, got, fault)
+        taken = self.takes[size]
         if got is not None or (fault is not None and fault.kind in BILLED):
             self.billed += taken
             into = self.answered if got is not None else self.lost_excess
-            into.append(max(Decimal(0), taken - reservation.amount))
+            into.append(max(Decimal(0), taken - reserved.amount))
 
 
 @dataclass
@@ -287,7 +309,7 @@ def played(
     most: int | None,
     growth: float,
     prepare: Callable[[Caller], None] = lambda caller: None,
-) -> tuple[Ledger, Decimal]:
+) -> tuple[Counting, Decimal]:
     """Play sixty requests against a cap, by a caller that is prepared; return what was counted, and what the replies
     took."""
     rng = random.Random(seed)
@@ -296,8 +318,8 @@ def played(
     longest = [min(most or 10**6, int(rng.uniform(0, 200) * growth**number)) for number in range(60)]
     usage = {size: (round(size * rng.uniform(0.2, 1.0)), length) for size, length in zip(sizes, longest, strict=True)}
     takes = {size: price.of(*of) if price else Decimal(sum(of)) for size, of in usage.items()}
-    budget = Budget(Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"))
-    ledger = Ledger(budget, price, most, takes)
+    budget = Budget(Cap(cap if currency else cap * 100_000, "USD" if currency else "tokens"), InMemory())
+    ledger = Counting(budget, price, most, takes)
     ends: list[object] = []
 
     async def ask(caller: Caller, size: int) -> None:

@@ -17,8 +17,9 @@ import anyio
 import orjson
 import pytest
 
+import harness
 from harness.errors import MachineError
-from harness.extensions.ray import crew
+from harness.extensions.ray import Ray, crew
 from harness.extensions.ray.crew import WorkerGone
 from harness.extensions.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
@@ -491,3 +492,26 @@ def test_key_on_the_command_line_is_refused(
         commands(*words, code=2)
         assert "--api-key-file" in commands.err and "sk-planted" not in commands.err
     assert server.bodies == [] and cluster.workers == []
+
+
+def test_display_counts_what_workers_did(tmp_path: Path, cluster: Place) -> None:
+    """Users, steps, requests and scored users are those of all workers, and never more than there are."""
+    seen = list[Any]()
+    with serving(baseline) as server:
+        harness.run(
+            "streamprofile",
+            model="m",
+            api_url=server.url,
+            demo=True,
+            subset="weibo",
+            limit=30,
+            concurrency=IN_FLIGHT,
+            results_dir=tmp_path,
+            html=False,
+            extensions=[Ray(engine="ray", workers=2)],
+            progress=seen.extend,
+        )
+    last = seen[-1].subsets[0]
+    assert all(shown.subsets[0].steps_done <= last.steps for shown in seen)
+    assert (last.done, last.scored_users, last.steps_done) == (30, 30, last.steps)
+    assert seen[-1].requests == len(server.bodies)
