@@ -34,7 +34,7 @@ from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.defaults import BASELINE_PREFIX
-from harness.errors import BadInput, in_brief
+from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, RUN_FACTS, Baseline, Block
 
 SHIPPED = {
@@ -136,10 +136,8 @@ def find(spec: str) -> type[Benchmark]:
     module, colon, name = spec.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
-    raise BadInput(
-        f"unknown benchmark {in_brief(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named "
-        "as FILE.py or package.module:Name"
-    )
+    known = which_is_known(spec, [*SHIPPED, *installed()])
+    raise BadInput(f"unknown benchmark {in_brief(spec)}{known} (others are named as FILE.py or package.module:Name)")
 
 
 def importing(subset: str) -> tuple[type[Benchmark], Importer]:
@@ -165,7 +163,7 @@ def check_baseline(model: str, cls: type[Benchmark]) -> None:
     """Raise `BadInput` for a model that is none of the baselines that the harness can play for a benchmark."""
     known = {**baselines(), **served(cls)}
     if model not in known:
-        raise BadInput(f"no baseline {in_brief(model)}; there are {', '.join(known)}: check --model")
+        raise BadInput(f"--model: no baseline {in_brief(model)}{which_is_known(model, known, '--model')}")
 
 
 def reader(text: str) -> str | None:

@@ -13,9 +13,9 @@ from rich.table import Table
 from harness.benchmarks import settings
 from harness.client.address import public_url
 from harness.commands.parser import Parsed, parsed
-from harness.commands.table import COMMANDS, RUN
+from harness.commands.table import RUN, check_command
 from harness.defaults import AUTO
-from harness.errors import BadInput, in_brief
+from harness.errors import BadInput
 from harness.option import Option, option
 from harness.options import address, endpoint_file, models, options, providers, secrets
 from harness.options.address import Found
@@ -51,8 +51,7 @@ class Options(options.AsJson):
 
 def execute(args: Options) -> int:
     words = list(args.words) or ["run"]
-    if words[0] not in COMMANDS:
-        raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
+    check_command(words[0])
     command = parsed([*words, f"--settings={args.settings_file}"] if args.settings_file else words)
     wrong = None
     try:

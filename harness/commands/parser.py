@@ -11,7 +11,6 @@ import argparse
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
-from difflib import get_close_matches
 from itertools import combinations
 from typing import Any, NoReturn
 
@@ -19,7 +18,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.commands.table import ALONE, COMMANDS, RESUME, RUN, module_of, options_class
-from harness.errors import BadInput, in_brief
+from harness.errors import BadInput, did_you_mean, in_brief
 from harness.model import JSON
 from harness.option import Option, options_of
 from harness.options import options, secrets, settings_file
@@ -299,7 +298,10 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
         owner = settings_file.owner_of(flag)
-        return f"{flag} is an option of `run {owner}`" if owner else f"unknown option {flag}{near(flag, self._every)}"
+        if owner:
+            return f"{flag} is an option of `run {owner}`"
+        known = [name for option in self._every for name in option.flags if name.startswith("--")]
+        return f"unknown option {flag}{did_you_mean(flag, ['--help', *known])}"
 
     def error(self, message: str) -> NoReturn:
         words = on_one_line(secrets.scrubber(self._words, os.environ)(message))
@@ -310,13 +312,3 @@ def _rivals(every: Sequence[Option], typed: Mapping[str, Any]) -> Iterator[tuple
     """Yield options that are both given, and exclude each other."""
     given = [one for one in every if one.rivals and one.name in typed]
     yield from (pair for pair in combinations(given, 2) if pair[0].rivals == pair[1].rivals)
-
-
-def near(flag: str, every: Sequence[Option]) -> str:
-    """Return a question with the option that was meant, as the end of a message; empty if none is near."""
-    known = ["--help", *(name for one in every for name in one.flags if name.startswith("--"))]
-    longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
-    words = {name.removeprefix("--"): name for name in known}
-    close = get_close_matches(flag.lstrip("-").lower().replace("_", "-"), words, 1, 0.7)
-    found = longer or [words[word] for word in close]
-    return f": did you mean {found[0]}?" if found else ""

@@ -18,9 +18,9 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.chat import Structured
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
-from harness.errors import BadInput, in_brief
+from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
-from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
+from harness.option import ANY_TEXT, NO_TEXT, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
 from harness.options.fields import CONCURRENCY, SECONDS
 from harness.options.fields import header as checked_header
 from harness.store.manifest import PART
@@ -42,8 +42,17 @@ WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a yea
 def folder_name(text: str) -> str:
     """Parse a run's name."""
     if not text.strip():
-        raise ValueError(f"expected {CHECKS[str][1]}")
+        raise ValueError(f"expected {NO_TEXT}")
     return run_name(text, "")
+
+
+def subset_name(text: str) -> str:
+    """Parse the name of a subset, in which no comma can be."""
+    if not text.strip():
+        raise ValueError(f"expected {NO_TEXT}")
+    if "," in text:
+        raise ValueError(f"expected one subset, got {in_brief(text)}: give the option once for each")
+    return text
 
 
 def header(text: str) -> tuple[str, str]:
@@ -202,7 +211,7 @@ def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, 
 
 
 def platform_option(words: str) -> Any:
-    return option(None, words, unit="NAME", flags="--subset --platform", own=True, everyday=True)
+    return option(None, words, unit="NAME", flags="--subset --platform", read=subset_name, own=True, everyday=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -441,9 +450,8 @@ def named_runs(runs: Sequence[str]) -> list[str]:
 def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
     """Return the named subsets, in any letter case, in the benchmark's order; all if none is named."""
     wanted = {name.lower() for name in platforms or cls.subsets}
-    if unknown := wanted - cls.subsets.keys():
-        known = ", ".join(cls.subsets)
-        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: known are {known}")
+    for name in sorted(wanted - cls.subsets.keys()):
+        raise BadInput(f"{cls.name} has no subset {name}{which_is_known(name, cls.subsets)}")
     return [name for name in cls.subsets if name in wanted]
 
 

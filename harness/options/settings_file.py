@@ -18,13 +18,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.benchmarks import registry, settings
 from harness.defaults import BENCHMARK
-from harness.errors import BadInput
+from harness.errors import BadInput, did_you_mean
 from harness.model import JSON
 from harness.option import Option, number
 from harness.options import fields, user_files
@@ -172,8 +171,7 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
     if owner := owner_of(f"--{name}"):
         raise BadInput(f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]")
     known = [*level.options, *(() if level.prefix else (*others, *call.commands))]
-    near = get_close_matches(name.lower().replace("_", "-"), known, 1, 0.6)
-    raise BadInput(f"{place}: unknown field{f': did you mean {near[0]}?' if near else ''}")
+    raise BadInput(f"{place}: unknown field{did_you_mean(name, known)}")
 
 
 def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:

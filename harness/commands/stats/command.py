@@ -20,7 +20,7 @@ from harness.commands.stats.grid import Grid, Number, Standing
 from harness.commands.stats.reports import Scored, read, without_merged
 from harness.commands.stats.tables import MetricTable
 from harness.commands.stats.uncertainty import with_uncertainty
-from harness.errors import BadInput, MachineError, in_brief
+from harness.errors import BadInput, MachineError, in_brief, which_is_known
 from harness.option import file_of, folder, option
 from harness.options import options
 from harness.reporting import xlsx
@@ -138,7 +138,8 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None, for_progr
     for name in names:
         of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]
         if not of:
-            raise BadInput(f"no run has the metric {name!r}; there are {', '.join(table.label for table in found)}")
+            known = [table.label for table in found]
+            raise BadInput(f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}")
         chosen += [table for table in of if not any(table is one for one in chosen)]
     return chosen
 
