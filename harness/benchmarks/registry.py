@@ -7,7 +7,7 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -15,7 +15,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from harness.benchmark import (
     OBJECTS,
@@ -35,7 +36,7 @@ from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.defaults import BASELINE_PREFIX
 from harness.errors import BadInput, in_brief, which_is_known
-from harness.model import JSON, RUN_FACTS, Baseline, Block
+from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
     "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
@@ -59,17 +60,6 @@ COMMANDS: Mapping[str, Command] = {
         "score a file of DailyMobility's four lists in its three protocols",
     ),
 }
-
-
-class CommandModule(Protocol):
-    """The module of such a command."""
-
-    @property
-    def Options(self) -> type[Any]: ...
-    @property
-    def execute(self) -> Callable[[Any], tuple[JSON, Sequence[Block]]]:
-        """Return data for `--json`, and blocks for people."""
-        ...
 
 
 KEPT = "benchmark_"
@@ -107,10 +97,10 @@ def is_shipped(name: str) -> bool:
     return name.lower() in SHIPPED
 
 
-def command_module(name: str) -> CommandModule:
-    """Return the module of a command that only one benchmark has."""
-    module: Any = import_module(COMMANDS[name].module)
-    return cast(CommandModule, module)
+def command_module(name: str) -> ModuleType:
+    """Return the module of a command that only one benchmark has: with `Options`, and `execute`, which takes an object
+    of it, and returns data for `--json` and blocks for people."""
+    return import_module(COMMANDS[name].module)
 
 
 @cache

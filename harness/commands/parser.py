@@ -80,7 +80,8 @@ class Parsed:
     settings: Mapping[str, Any]
 
     def execute(self) -> int:
-        return module_of(self.interface.command).execute(self.args)
+        exit_code: int = module_of(self.interface.command).execute(self.args)
+        return exit_code
 
 
 def parsed(arguments: Sequence[str]) -> Parsed:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
 
 from harness.benchmarks import registry
 from harness.errors import BadInput, in_brief, which_is_known
@@ -40,6 +41,13 @@ COMMANDS: Mapping[str, str] = {
     **{name: command.does for name, command in registry.COMMANDS.items()},
 }
 
+MODULES: Mapping[str, str] = {
+    "check-benchmark": "check.command",
+    **{name: f"{name}.command" for name in ("fetch", "merge", "export", "compare", "stats", "show", "view", "verify")},
+    **dict.fromkeys(registry.COMMANDS, "of_benchmark"),
+}
+"""The modules of commands in this package, where they do not have the command's name."""
+
 
 def check_command(name: str) -> None:
     """Raise `BadInput` for a name that is no command's."""
@@ -47,122 +55,17 @@ def check_command(name: str) -> None:
         raise BadInput(f"{in_brief(name)} is no command{which_is_known(name, COMMANDS)}")
 
 
-class CommandModule(Protocol):
-    """A module of a command."""
-
-    @property
-    def Options(self) -> type[options.Options]: ...
-    @property
-    def execute(self) -> Callable[[Any], int]:
-        """Execute the command, and return an exit code. Raise `HarnessError`."""
-        ...
-
-
 def options_class(name: str) -> type[options.Options]:
     """Return the class of a command's options. Modules that play take a while to import."""
-    match name:
-        case "run":
-            return options.RunOptions
-        case "resume":
-            return options.ResumeOptions
-    return module_of(name).Options
+    if name == RUN:
+        return options.RunOptions
+    if name == RESUME:
+        return options.ResumeOptions
+    declared: type[options.Options] = module_of(name).Options
+    return declared
 
 
-def module_of(name: str) -> CommandModule:  # noqa: C901
-    """Return the module of a command."""
-    match name:
-        case "run":
-            from harness.commands import run
-
-            return run
-        case "resume":
-            from harness.commands import resume
-
-            return resume
-        case "report":
-            from harness.commands import report
-
-            return report
-        case "status":
-            from harness.commands import status
-
-            return status
-        case "reeval":
-            from harness.commands import reeval
-
-            return reeval
-        case "sample":
-            from harness.commands import sample
-
-            return sample
-        case "synth":
-            from harness.commands import synth
-
-            return synth
-        case "remove":
-            from harness.commands import remove
-
-            return remove
-        case "fetch":
-            from harness.commands.fetch import command as fetch
-
-            return fetch
-        case "merge":
-            from harness.commands.merge import command as merge
-
-            return merge
-        case "export":
-            from harness.commands.export import command as export
-
-            return export
-        case "compare":
-            from harness.commands.compare import command as compare
-
-            return compare
-        case "stats":
-            from harness.commands.stats import command as stats
-
-            return stats
-        case "show":
-            from harness.commands.show import command as show
-
-            return show
-        case "view":
-            from harness.commands.view import command as view
-
-            return view
-        case "watch":
-            from harness.commands import watch
-
-            return watch
-        case "set":
-            from harness.commands import set
-
-            return set
-        case "stop":
-            from harness.commands import stop
-
-            return stop
-        case "verify":
-            from harness.commands.verify import command as verify
-
-            return verify
-        case "check-benchmark":
-            from harness.commands.check import command as check
-
-            return check
-        case "config":
-            from harness.commands import config
-
-            return config
-        case "completion":
-            from harness.commands import completion
-
-            return completion
-        case "trust":
-            from harness.commands import trust
-
-            return trust
-    from harness.commands import of_benchmark
-
-    return of_benchmark
+def module_of(name: str) -> ModuleType:
+    """Return the module of a command: with `Options`, its class of options, and `execute`, which takes an object of it,
+    returns an exit code and raises `HarnessError`."""
+    return import_module(f"harness.commands.{MODULES.get(name, name)}")
