@@ -163,7 +163,7 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
     check_command(arguments[0])
     found = parsed(arguments)
     if may_restart:
-        hash_seed.fix(found.words, found.args, os.environ)
+        hash_seed.fix(found.interface.command, found.args, os.environ)
     return found.execute()
 
 

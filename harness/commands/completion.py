@@ -18,7 +18,6 @@ from harness.option import Option, folder, option
 from harness.options import options
 from harness.ui.streams import show
 
-SHELLS = ("bash", "zsh", "fish")
 BASH = r"""
 # $1: the word as it is typed. Prints the runs that it may become, quoted as the word is; no name is ever evaluated.
 _harness_runs() {

@@ -25,7 +25,6 @@ from harness.ui.console import console
 from harness.ui.streams import show_json
 
 FLAG, VARIABLE, FILE, DEFAULT = "flag", "variable", "file", "default"
-LEFT_OUT = frozenset({"help", "settings"})
 
 
 @dataclass(frozen=True, slots=True)

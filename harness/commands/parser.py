@@ -71,12 +71,10 @@ def _values_of(cls: type[Any], values: Mapping[str, Any]) -> JSON:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A command with its options. `settings` are the names of options that the settings file sets, and where; `words`
-    is all that was given: the file's values as words, then the command's own."""
+    """A command with its options. `settings` are the names of options that the settings file sets, and where."""
 
     interface: Interface
     args: Any
-    words: Sequence[str]
     settings: Mapping[str, Any]
 
     def execute(self) -> int:
@@ -92,10 +90,10 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     typed = typed_values(interface, words)
     if name == RUN and typed.get("benchmark", defaults.BENCHMARK) != named_benchmark(interface.own, words):
         raise BadInput(f"name the benchmark before its settings: run {typed['benchmark']} ...")
-    return completed(interface, typed, words)
+    return completed(interface, typed)
 
 
-def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[str] = ()) -> Parsed:
+def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
     for one, other in _rivals(interface.own, typed):
         raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
@@ -107,7 +105,7 @@ def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[st
         raise BadInput(f"{interface.command} needs {flags}")
     more: JSON = {"typed": frozenset(typed), "places": given.places, "fallback": given.fallback}
     made = interface.made({**given.values, **typed}, more)
-    return Parsed(interface, made, [interface.command, *given.words, *words], given.places)
+    return Parsed(interface, made, given.places)
 
 
 def _call(interface: Interface) -> settings_file.Call:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
+from typing import ClassVar
 
 from harness.benchmarks.files import input_file
 from harness.errors import BadInput, MachineError
@@ -17,13 +18,14 @@ from harness.options import options, providers, user_files
 from harness.ui.streams import show, tell
 from harness.ui.words import plural
 
-EXAMPLES = ("harness trust",)
 MANY_BLANKS = re.compile(r"\s{40,}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.Options):
     """Nothing: the command is about the two files that other commands look for here."""
+
+    examples: ClassVar[Sequence[str]] = ("harness trust",)
 
 
 def execute(args: Options) -> int:

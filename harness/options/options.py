@@ -125,13 +125,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
-    values as words of a command line."""
+    """What a file gives a command, by the names of options: values, and their places; and an address with its key."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     fallback: Fallback | None = None
     places: Mapping[str, Any] = field(default_factory=dict)
-    words: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

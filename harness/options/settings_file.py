@@ -55,7 +55,6 @@ class FileKey(NamedTuple):
 class _Value(NamedTuple):
     place: FileKey
     value: Any
-    words: Sequence[str]
 
 
 class _Level(NamedTuple):
@@ -101,8 +100,7 @@ def given(file: Document, call: Call, benchmark: str, typed: Set[str], environme
     left = {name: value for name, value in found.items() if name not in replaced}
     places = {name: value.place for name, value in left.items()}
     endpoint = {name: left.pop(name) for name in (URLS, KEY_FILE) if name in left and call.command == RUN}
-    words = [word for value in left.values() for word in value.words]
-    return Given({name: value.value for name, value in left.items()}, _fallback(file, endpoint), places, words)
+    return Given({name: value.value for name, value in left.items()}, _fallback(file, endpoint), places)
 
 
 def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None:
@@ -180,7 +178,7 @@ def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:
         if type(value) is not bool:
             raise BadInput(f"{place}: expected true or false")
         is_off = one.off or (one.both and name == f"no-{one.label}")
-        return _Value(place, value != is_off, [one.flags[0]] if value else [])
+        return _Value(place, value != is_off)
     if isinstance(value, list) and not one.many:
         raise BadInput(f"{place}: expected one value: the flag does not repeat")
     each = value if isinstance(value, list) else [value]
@@ -191,7 +189,7 @@ def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:
     fits, expected = fields.PROVIDER["base_url"]
     if one.name == URLS and not (made and fits(made)):
         raise BadInput(f"{place}: expected {expected}")
-    return _Value(place, made if one.many else made[0], [f"--{name}={every}" for every in each])
+    return _Value(place, made if one.many else made[0])
 
 
 def _plain(value: Any, place: FileKey, *, is_json: bool) -> Any:
