@@ -157,7 +157,7 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
             raise BadInput(f"{argument!r} is not text in UTF-8") from None
     if not arguments or arguments[0].startswith("-"):
         parser = _top_parser(arguments)
-        parser.parse_args(arguments)  # help, version, or a usage error: these do not return
+        parser.values()  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
     check_command(arguments[0])

@@ -35,9 +35,9 @@ RUNS = "runs"
 def number(fits: Callable[[float], bool], expected: str) -> Check:
     """Return the check of a number that a float can hold; TOML's have no end."""
 
-    def is_such(value: Any) -> bool:
+    def is_such(value: object) -> bool:
         try:
-            return type(value) in (int, float) and math.isfinite(value) and fits(value)
+            return (type(value) is int or type(value) is float) and math.isfinite(value) and fits(value)
         except OverflowError:
             return False
 
@@ -69,14 +69,14 @@ UNITS: Mapping[Any, str] = {str: "TEXT", Path: "FILE", int: "N", float: "N", dic
 
 
 def option(
-    default: Any = MISSING,
+    default: object = MISSING,
     words: str = "",
     *,
     unit: str = "",
     flags: str = "",
     check: Check | None = None,
     read: Callable[[str], Any] | None = None,
-    **more: Any,
+    **more: object,
 ) -> Any:
     """Return a field that is an option; `flags` are its flags where they do not follow from its name, and `unit` names
     its value in the help. `more` are other members of `Option`."""
@@ -100,8 +100,8 @@ class Option:
     """
 
     name: str
-    kind: Any
-    default: Any
+    kind: object
+    default: object
     many: bool
     words: str = ""
     unit: str = ""
@@ -140,14 +140,14 @@ class Option:
     def choices(self) -> Sequence[str]:
         return self.kind if isinstance(self.kind, tuple) else ()
 
-    def value(self, given: Any) -> Any:
+    def value(self, given: object) -> Any:
         """Return a value of the command line, a settings file or Python as commands have it. Raise `ValueError` with
         what is expected."""
         if not self.many:
             return self.one(given)
         return [self.one(each) for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])]
 
-    def one(self, given: Any) -> Any:
+    def one(self, given: object) -> Any:
         """Return one value of those that may be repeated. No shell replaces `~` after a flag's `=`."""
         if isinstance(given, (str, Path)) and str(given).partition("/")[0] == "~":
             given = expanduser(given)
@@ -164,7 +164,7 @@ class Option:
         raise ValueError(f"expected {expected}{'' if hides else f', got {in_brief(given)}'}")
 
 
-def _converted(given: Any, kind: Any) -> Any:
+def _converted(given: object, kind: object) -> Any:
     """Return a text as its type, and a number as the wider one; what cannot be converted as it is."""
     try:
         if kind in (int, float) and isinstance(given, str):
@@ -191,7 +191,7 @@ def _options_of(cls: Any) -> tuple[Option, ...]:
     return tuple([_option(one, hints[one.name]) for one in declared])
 
 
-def _option(declared: Field[Any], hint: Any) -> Option:
+def _option(declared: Field[Any], hint: object) -> Option:
     kind, many = kind_of(hint)
     made = dict(declared.metadata["option"])
     made["unit"] = made["unit"] or UNITS.get(kind, "")
@@ -200,11 +200,11 @@ def _option(declared: Field[Any], hint: Any) -> Option:
     return Option(declared.name, kind, default, many, **made)
 
 
-def flag_of(name: str, default: Any) -> str:
+def flag_of(name: str, default: object) -> str:
     return f"--{'no-' if default is True else ''}{name.replace('_', '-')}"
 
 
-def kind_of(hint: Any) -> tuple[Any, bool]:
+def kind_of(hint: object) -> tuple[Any, bool]:
     """Return the kind of a field's type, and whether it may be repeated."""
     if get_origin(hint) in (Union, UnionType):
         others = [one for one in get_args(hint) if one is not NoneType]

@@ -202,7 +202,7 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
     return cls
 
 
-def undeclared(cls: Any) -> str | None:
+def undeclared(cls: type[Benchmark]) -> str | None:
     """Return the first mistake of a declaration, None for none."""
     return next(
         chain(
@@ -215,7 +215,7 @@ def undeclared(cls: Any) -> str | None:
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
 
 
-def _bad_words(cls: Any) -> Iterator[str]:
+def _bad_words(cls: type[Benchmark]) -> Iterator[str]:
     name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
@@ -236,7 +236,7 @@ def _bad_words(cls: Any) -> Iterator[str]:
         yield 'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, - and _'
 
 
-def _bad_subsets(cls: Any) -> Iterator[str]:
+def _bad_subsets(cls: type[Benchmark]) -> Iterator[str]:
     subsets: Any = getattr(cls, "subsets", None)
     if not isinstance(subsets, dict) or not subsets:
         yield 'subsets: expected {"subset": "tasks file below the tasks folder"}'
@@ -256,7 +256,7 @@ def _is_word(word: object) -> bool:
     return type(word) is str and WORD.fullmatch(word) is not None
 
 
-def _bad_metrics(cls: Any) -> Iterator[str]:
+def _bad_metrics(cls: type[Benchmark]) -> Iterator[str]:
     for name, of in {"metrics": cls, "secondary": cls.scoring}.items():
         found = getattr(of, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
@@ -278,7 +278,7 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
 
 
-def _bad_shown(cls: Any) -> Iterator[str]:
+def _bad_shown(cls: type[Benchmark]) -> Iterator[str]:
     names = metrics_of(cls)
     for field, chosen in {"headline": cls.scoring.headline, "live": cls.scoring.live}.items():
         if not isinstance(chosen, tuple | list):
@@ -295,7 +295,7 @@ def _bad_text(metric: Metric) -> str | None:
     return wrong and f"expected a {wrong} that is text on one line"
 
 
-def _bad_objects(cls: Any) -> Iterator[str]:
+def _bad_objects(cls: type[Benchmark]) -> Iterator[str]:
     if lost := [name for name in INSIDE if hasattr(cls, name)]:
         yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), kind)]:
@@ -308,7 +308,7 @@ def _bad_objects(cls: Any) -> Iterator[str]:
         yield "configuration: the harness sets this: rename yours"
 
 
-def _bad_code(cls: Any) -> Iterator[str]:
+def _bad_code(cls: type[Benchmark]) -> Iterator[str]:
     if missing := [name for name in vars(Benchmark) if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
     ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name))]

@@ -31,7 +31,7 @@ FLAG, VARIABLE, FILE, DEFAULT = "flag", "variable", "file", "default"
 class Setting:
     """An option's value, the kind of its source, and the source's name: of the variable, or of the file."""
 
-    value: Any
+    value: object
     source: str = DEFAULT
     where: str | None = None
 
@@ -76,7 +76,7 @@ def _show(found: Mapping[str, Setting], words: Sequence[str], as_json: bool) -> 
     console().print(table)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -175,7 +175,7 @@ def _source_of_address(found: Found, args: options.RunOptions, flag: Setting) ->
     return FILE, args.fallback.source if args.fallback else None
 
 
-def _plain(value: Any, clean: Callable[[str], str]) -> Any:
+def _plain(value: object, clean: Callable[[str], str]) -> Any:
     """Return a value as JSON has it, without secrets."""
     match value:
         case dict():

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -130,7 +129,7 @@ def _left_open(event: events.LeftOpen) -> str:
     return f"{event.label}: {event.done} of {event.users} {user}s are done ({state}){so_far}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 

@@ -213,7 +213,7 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
 
 def typed_values(interface: Interface, words: Sequence[str]) -> dict[str, Any]:
     """Return the values of a command's words, by the names of options. Print help, or an error, and leave."""
-    found = vars(parser(interface, words).parse_args(list(words)))
+    found = vars(parser(interface, words).values())
     return {name: value for name, value in found.items() if value is not None and value != []}
 
 
@@ -226,13 +226,7 @@ def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | Non
     parts = [f"examples:\n{examples}" if examples else ""]
     more = sum(not one.everyday for one in every)
     parts += [] if whole else [f"`harness {name} {ALL}` lists {more} more options"]
-    made = Parser(
-        words,
-        every,
-        prog=f"harness {name}",
-        description=COMMANDS[name],
-        epilog="\n".join(filter(None, parts)) or None,
-    )
+    made = Parser(words, f"harness {name}", COMMANDS[name], "\n".join(filter(None, parts)) or None, every)
     if layered:
         made.add_argument(ALL, action="help", help="show every option" if not whole else "show this")
     groups: dict[str, Any] = {"": made}
@@ -282,12 +276,16 @@ def _of_text(one: Option) -> Any:
 class Parser(argparse.ArgumentParser):
     """A parser of these words whose errors show no secret of them."""
 
-    def __init__(self, words: Sequence[str] = (), every: Sequence[Option] = (), **more: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **more)
+    def __init__(
+        self, words: Sequence[str], prog: str, description: str, epilog: str | None, every: Sequence[Option] = ()
+    ) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
         self._words, self._every = words, every
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = self.parse_known_args(args, namespace)
+    def values(self) -> argparse.Namespace:
+        """Return the values of the words. Print help, or an error, and leave."""
+        found, unknown = self.parse_known_args(self._words)
         if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
             self.error("; ".join(map(self._unknown, flags)))
         if unknown:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
@@ -52,7 +51,8 @@ def execute(args: Options) -> int:
 
 def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, Iterable[bytes]]:
     """Return the content of each file, by path below the folder; nothing if the benchmark wrote its files itself."""
-    make: Any = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
+    make: Callable[..., Mapping[str, Iterable[bytes]] | None]
+    make = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
     taken = inspect.signature(make).parameters
     given = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
     for flag, keyword in OPTIONS.items():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any
 
 from harness.benchmarks.files import content
 from harness.defaults import CONCURRENCY_MOST
@@ -80,7 +79,7 @@ def read(path: Path) -> tuple[Endpoint, int]:
     return Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", found["model"], tuning, str(path)), len(entries) - 1
 
 
-def _known_address(provider: Any, path: Path) -> str:
+def _known_address(provider: object, path: Path) -> str:
     """Return the address of a provider in the shipped providers file."""
     if type(provider) is not str or provider not in OURS:
         raise BadInput(f"{path}: field llm[0].base_url: expected an address, or as provider one of {', '.join(OURS)}")
@@ -93,7 +92,7 @@ def _document(path: Path) -> JSON:
     except ImportError:
         raise BadInput(f"--config needs the package PyYAML: {to_install('PyYAML')}") from None
     try:
-        data: Any = yaml.safe_load(content(path, LARGEST))
+        data: object = yaml.safe_load(content(path, LARGEST))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, *OF_TAGS) as error:

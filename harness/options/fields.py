@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeGuard
 from urllib.parse import urlsplit
 
 from harness.client.address import Address, check
@@ -28,7 +28,7 @@ OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host",
 """Headers that the client sets itself."""
 
 
-def checked(table: Any, checks: Mapping[str, Check], where: str) -> JSON:
+def checked(table: object, checks: Mapping[str, Check], where: str) -> JSON:
     """Return a table all of whose fields are known and fit. Raise `BadInput` with the field, without its value."""
     if type(table) is not dict:
         raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(checks)[:3])}")
@@ -43,7 +43,7 @@ def checked(table: Any, checks: Mapping[str, Check], where: str) -> JSON:
     return dict(table)
 
 
-def header(name: str, value: Any) -> tuple[str, str]:
+def header(name: str, value: object) -> tuple[str, str]:
     """Return both, if they can be sent with the harness's own headers. Raise `BadInput`, without the value."""
     if not HEADER_NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'")
@@ -70,14 +70,14 @@ def check_headers(table: JSON, where: str) -> None:
             raise BadInput(f"{where}: the header {name}: expected the name of a variable between ${{ and }}")
 
 
-def is_header_value(value: Any) -> bool:
+def is_header_value(value: object) -> TypeGuard[str]:
     """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would be cut off."""
     if type(value) is not str or value != value.strip():
         return False
     return all(31 < ord(sign) < 127 or 159 < ord(sign) < 256 for sign in value)
 
 
-def is_address(value: Any) -> bool:
+def is_address(value: str) -> bool:
     try:
         check(Address(value))
     except BadInput:
@@ -85,17 +85,17 @@ def is_address(value: Any) -> bool:
     return True
 
 
-def _are_addresses(value: Any) -> bool:
+def _are_addresses(value: object) -> bool:
     """One or a list; credentials belong in the variable that `url_env` names."""
     urls = value if type(value) is list else [value]
     return bool(urls) and all(type(url) is str and is_address(url) and "@" not in urlsplit(url).netloc for url in urls)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str and bool(value.strip()) and value.isprintable()
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: object) -> bool:
     """Whether a value of TOML, which also has dates, infinity and numbers beyond 64 bits, is one of JSON."""
     match value:
         case dict():

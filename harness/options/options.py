@@ -150,7 +150,7 @@ class Options:
         once=True,
     )
 
-    def option(self, name: str, default: Any = None) -> Any:
+    def option(self, name: str, default: object = None) -> Any:
         """Return the value of an option, by the name of its field, of the command or of what extends it; without one,
         the default."""
         return next((getattr(one, name) for one in (self, *self.parts.values()) if hasattr(one, name)), default)

@@ -145,7 +145,7 @@ def _by_flag(every: Sequence[Option]) -> dict[str, Option]:
     return found | {f"no-{one.label}": one for one in every if one.both}
 
 
-def _is_of_benchmark(name: str, value: Any) -> bool:
+def _is_of_benchmark(name: str, value: object) -> bool:
     return type(value) is dict and (registry.is_name(name) or name.endswith(CODE) or ":" in name)
 
 
@@ -172,7 +172,7 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
     raise BadInput(f"{place}: unknown field{did_you_mean(name, known)}")
 
 
-def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:
+def _value(value: object, name: str, one: Option, place: FileKey) -> _Value:
     """Return a value as the option has it. Raise `BadInput` if it refuses it."""
     if one.kind is bool:
         if type(value) is not bool:
@@ -192,7 +192,7 @@ def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:
     return _Value(place, made if one.many else made[0])
 
 
-def _plain(value: Any, place: FileKey, *, is_json: bool) -> Any:
+def _plain(value: object, place: FileKey, *, is_json: bool) -> Any:
     """Return a value of TOML that a flag can have: not a date, nor text with control characters."""
     match value:
         case str() if value.isprintable():
