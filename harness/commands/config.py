@@ -104,8 +104,8 @@ def _value(one: Option, found: Parsed) -> Setting:
         value = value and list(map(public_url, value))
     if name in found.args.typed:
         return Setting(value, FLAG, one.flags[0])
-    if name in found.settings:
-        return Setting(value, FILE, str(found.settings[name].path))
+    if name in found.args.places:
+        return Setting(value, FILE, str(found.args.places[name].path))
     is_set = one.variable and os.environ.get(one.variable)
     return Setting(value, VARIABLE, one.variable) if is_set else Setting(value)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import combinations
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.commands.table import ALONE, COMMANDS, RESUME, RUN, module_of, options_class
-from harness.errors import BadInput, did_you_mean, in_brief
+from harness.errors import BadInput, did_you_mean, in_brief, which_is_known
 from harness.model import JSON
 from harness.option import Option, options_of
 from harness.options import options, secrets, settings_file
@@ -62,20 +62,16 @@ class Interface:
 
 
 def _values_of(cls: type[Any], values: Mapping[str, Any]) -> JSON:
-    """Return the values of a class's options, by name; without one, the default."""
-    found: JSON = {one.name: values.get(one.name, one.default) for one in options_of(cls)}
-    return found | {
-        one.name: list(found[one.name]) for one in options_of(cls) if one.many and found[one.name] is not None
-    }
+    """Return those of the values that are of a class's options, by name."""
+    return {option.name: values[option.name] for option in options_of(cls) if option.name in values}
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A command with its options. `settings` are the names of options that the settings file sets, and where."""
+    """A command with its options."""
 
     interface: Interface
     args: Any
-    settings: Mapping[str, Any]
 
     def execute(self) -> int:
         exit_code: int = module_of(self.interface.command).execute(self.args)
@@ -95,31 +91,29 @@ def parsed(arguments: Sequence[str]) -> Parsed:
 
 def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
-    for one, other in _rivals(interface.own, typed):
-        raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
+    exclusive = [option for option in interface.own if option.rivals and option.name in typed]
+    for option, other in combinations(exclusive, 2):
+        if option.rivals == other.rivals:
+            raise BadInput(f"{option.flags[0]} and {other.flags[0]} are for the same: give one of them")
     given = (
-        options.Given() if interface.command in ALONE else settings_file.of_command(_call(interface), typed, _run_call)
+        options.Given()
+        if interface.command in ALONE
+        else settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
     )
     if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
         raise BadInput(f"{interface.command} needs {flags}")
     more: JSON = {"typed": frozenset(typed), "places": given.places, "fallback": given.fallback}
-    made = interface.made({**given.values, **typed}, more)
-    return Parsed(interface, made, given.places)
+    return Parsed(interface, interface.made({**given.values, **typed}, more))
 
 
 def _call(interface: Interface) -> settings_file.Call:
     return settings_file.Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
 
 
-def _run_call() -> settings_file.Call:
-    """Return a call of `run`, as a settings file sees it."""
-    return _call(built(RUN, ()))
-
-
 def all_options() -> dict[str, list[Option]]:
     """Return all options of all commands, by their flags without dashes."""
-    found: dict[str, list[Option]] = {"help": [], "help-all": []}
+    found: dict[str, list[Option]] = {}
     for name in COMMANDS:
         for one in built(name, ()).every:
             for flag in one.flags:
@@ -145,25 +139,24 @@ def called(
     interface = interface_of(name)
     if name == RUN:
         interface = of_benchmark(interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK)))
-    named = {one.name: keyword(one) for one in interface.own}
-    values = {name: given.get(place) for name, place in named.items()}
+    values = [(option, keyword(option), given.get(keyword(option))) for option in interface.own]
     for part in parts:
         if not (is_dataclass(part) and type(part) in interface.parts.values()):
             raise BadInput(f"extensions: {in_brief(part)} has no options of `{name}`")
-        differing = [one for one in options_of(type(part)) if getattr(part, one.name) != one.default]
-        named |= {one.name: f"{type(part).__name__}.{one.name}" for one in differing}
-        values |= {one.name: getattr(part, one.name) for one in differing}
-    named |= {one.name: f"settings.{one.name.removeprefix(settings.DEST)}" for one in interface.of_benchmark}
-    values |= {f"{settings.DEST}{name}": value for name, value in (settings_of or {}).items()}
-    if unknown := [name for name in values if name not in named]:
-        known = ", ".join(one.name.removeprefix(settings.DEST) for one in interface.of_benchmark)
-        raise BadInput(f"settings: unknown setting {unknown[0].removeprefix(settings.DEST)}: there are {known}")
+        for option in options_of(type(part)):
+            value = getattr(part, option.name)
+            values.append((option, f"{type(part).__name__}.{option.name}", None if value == option.default else value))
+    known = {option.name.removeprefix(settings.DEST): option for option in interface.of_benchmark}
+    for setting, value in (settings_of or {}).items():
+        if setting not in known:
+            raise BadInput(f"settings: no setting {setting}{which_is_known(setting, known)}")
+        values.append((known[setting], f"settings.{setting}", value))
     typed: JSON = {}
-    for one in interface.every:
+    for option, place, value in values:
         try:
-            typed |= {one.name: one.value(values[one.name])} if values.get(one.name) is not None else {}
+            typed |= {option.name: option.value(value)} if value is not None else {}
         except ValueError as error:
-            raise BadInput(f"{named[one.name]}: {error}") from None
+            raise BadInput(f"{place}: {error}") from None
     return completed(interface, typed)
 
 
@@ -217,11 +210,11 @@ def typed_values(interface: Interface, words: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None and value != []}
 
 
-def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | None = None) -> Parser:
-    """Return a parser of a command's words; its help has all options if `whole`, else those of every day."""
+def parser(interface: Interface, words: Sequence[str]) -> Parser:
+    """Return a parser of a command's words; its help has all options with `--help-all`, else those of every day."""
     name, every = interface.command, interface.every
     layered = name in (RUN, RESUME)
-    whole = (ALL in words if whole is None else whole) or not layered
+    whole = ALL in words or not layered
     examples = "".join(f"  {line}\n" for line in interface.cls.examples)
     parts = [f"examples:\n{examples}" if examples else ""]
     more = sum(not one.everyday for one in every)
@@ -303,9 +296,3 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         words = on_one_line(secrets.scrubber(self._words, os.environ)(message))
         self.exit(2, f"{self.prog}: error: {words} (`{self.prog} --help` lists the options)\n")
-
-
-def _rivals(every: Sequence[Option], typed: Mapping[str, Any]) -> Iterator[tuple[Option, Option]]:
-    """Yield options that are both given, and exclude each other."""
-    given = [one for one in every if one.rivals and one.name in typed]
-    yield from (pair for pair in combinations(given, 2) if pair[0].rivals == pair[1].rivals)

@@ -28,7 +28,7 @@ def execute(args: Options) -> int:
 
 def _remove(name: str, args: Options) -> None:
     """Set a run aside on all named subsets, or on none if one of them is in use."""
-    folder, platforms = args.results_dir / name, {word.lower() for word in args.platform or ()}
+    folder, platforms = args.results_dir / name, args.platform or ()
     found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
     if not found:
         raise BadInput(f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs")

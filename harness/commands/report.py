@@ -150,7 +150,7 @@ def selected(args: Options) -> tuple[list[RunFiles], int]:
 
     A report that cannot be read is reported and skipped, if the model in it matters.
     """
-    platforms, code = {name.lower() for name in args.platform or ()}, 0
+    platforms, code = args.platform or (), 0
     found = []
     for path in sorted(args.results_dir.glob("*/eval_report_*.json")):
         files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))

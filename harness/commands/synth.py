@@ -13,7 +13,7 @@ from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput, BenchmarkError, in_brief
 from harness.option import POSITIVE, folder, option
-from harness.options import options
+from harness.options import fields, options
 from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
 
@@ -24,7 +24,7 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options(options.OneBenchmark):
     out: Path = option(words="folder to write into", unit="DIR", read=folder)
-    users: int = option(words="users per subset", check=options.POSITIVE_INT)
+    users: int = option(words="users per subset", check=fields.POSITIVE_INT)
     seed: int = option(0, unit="S")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
     steps: float | None = option(None, "mean number of steps per user", unit="MEAN", check=POSITIVE)

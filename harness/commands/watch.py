@@ -48,7 +48,7 @@ def execute(args: Options) -> int:
 
 def found(args: OnePlaying) -> list[RunFiles]:
     """Return the subsets of the run that the options name, of all runs without a name."""
-    subsets = {name.lower() for name in args.platform or ()}
+    subsets = args.platform or ()
     return [
         files
         for files in runs(args.results_dir)

@@ -12,7 +12,7 @@ from harness.client.address import Address, check
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.option import POSITIVE, Check, number, whole
+from harness.option import CHECKS, NOT_NEGATIVE, POSITIVE, Check, number, one_of, whole
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -114,6 +114,8 @@ CONCURRENCY: Check = (
     lambda value: value == AUTO or whole(1, CONCURRENCY_MOST)[0](value),
     f'a whole number from 1 to {CONCURRENCY_MOST}, or "{AUTO}"',
 )
+POSITIVE_INT = whole(1, BITS_64 - 1)
+SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
 VARIABLE_NAME: Check = (
     lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),
@@ -129,14 +131,14 @@ PROVIDER: Mapping[str, Check] = {
     ),
     "url_env": VARIABLE_NAME,
     "key_env": VARIABLE_NAME,
-    "key_required": (lambda value: type(value) is bool, "true or false"),
+    "key_required": CHECKS[bool],
     "rpm": POSITIVE,
     "tpm": POSITIVE,
     "concurrency": CONCURRENCY,
     "timeout": SECONDS,
     "extra_body": BODY,
-    "extra_headers": (lambda value: type(value) is dict, "a table of headers"),
-    "stream": (lambda value: type(value) is str and value in STREAMS, f"one of {', '.join(STREAMS)}"),
+    "extra_headers": (CHECKS[dict][0], "a table of headers"),
+    "stream": one_of(STREAMS),
     "adapt": (lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks"),
     "ca_file": (_is_text, "the path of a file of certificates"),
     "prices": (
@@ -151,9 +153,9 @@ QUEUED: Mapping[str, Check] = {
         "a name that a run's folder can have",
     ),
     "extra_body": BODY,
-    "temperature": number(lambda value: value >= 0, "a number from 0"),
-    "top_p": number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
-    "seed": whole(-BITS_64, BITS_64 - 1),
-    "max_tokens": whole(1, BITS_64 - 1),
+    "temperature": NOT_NEGATIVE,
+    "top_p": SHARE,
+    "seed": CHECKS[int],
+    "max_tokens": POSITIVE_INT,
 }
 """The fields of a table `[providers.NAME]`, and of an entry of a queue; extensions add theirs to these."""

@@ -72,12 +72,7 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
-    return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.extensions)
-
-
-def price_of(found: address.Found | None, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint, None if it is not known, and for a baseline, which costs nothing."""
-    return prices.price_of(found, model, book) if found else None
+    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book), entry.extensions)
 
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:

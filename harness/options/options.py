@@ -21,7 +21,7 @@ from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST
 from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
 from harness.option import ANY_TEXT, NO_TEXT, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
-from harness.options.fields import CONCURRENCY, SECONDS
+from harness.options.fields import CONCURRENCY, POSITIVE_INT, SECONDS, SHARE
 from harness.options.fields import header as checked_header
 from harness.store.manifest import PART
 
@@ -31,10 +31,8 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
-POSITIVE_INT = whole(1, defaults.BITS_64 - 1)
 REQUESTS = whole(1, CONCURRENCY_MOST)
 RETRIES = whole(0, RETRIES_MOST)
-SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
 WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
 
@@ -47,12 +45,12 @@ def folder_name(text: str) -> str:
 
 
 def subset_name(text: str) -> str:
-    """Parse the name of a subset, in which no comma can be."""
+    """Parse the name of a subset, in any letter case; no comma can be in it."""
     if not text.strip():
         raise ValueError(f"expected {NO_TEXT}")
     if "," in text:
         raise ValueError(f"expected one subset, got {in_brief(text)}: give the option once for each")
-    return text
+    return text.lower()
 
 
 def header(text: str) -> tuple[str, str]:
@@ -140,7 +138,7 @@ class Options:
 
     examples: ClassVar[Sequence[str]] = ()
     typed: frozenset[str] = frozenset()
-    places: Mapping[str, object] | None = None
+    places: Mapping[str, object] = field(default_factory=dict)
     fallback: Fallback | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
     settings_file: Path | None = option(
@@ -157,7 +155,7 @@ class Options:
 
     def source(self, name: str) -> str:
         """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
-        return str((self.places or {}).get(name) or f"--{name.replace('_', '-')}")
+        return str(self.places.get(name) or f"--{name.replace('_', '-')}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -446,8 +444,8 @@ def named_runs(runs: Sequence[str]) -> list[str]:
 
 
 def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
-    """Return the named subsets, in any letter case, in the benchmark's order; all if none is named."""
-    wanted = {name.lower() for name in platforms or cls.subsets}
+    """Return the named subsets in the benchmark's order; all if none is named."""
+    wanted = set(platforms or cls.subsets)
     for name in sorted(wanted - cls.subsets.keys()):
         raise BadInput(f"{cls.name} has no subset {name}{which_is_known(name, cls.subsets)}")
     return [name for name in cls.subsets if name in wanted]

@@ -57,9 +57,9 @@ def shipped() -> Mapping[str, Prices]:
     }
 
 
-def price_of(found: Found, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint; None if it is not known."""
-    return next(_prices(found, model, book), None)
+def price_of(found: Found | None, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint; None if it is not known, and for a baseline, which costs nothing."""
+    return next(_prices(found, model, book), None) if found else None
 
 
 def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:

@@ -71,10 +71,10 @@ def of_command(call: Call, typed: Mapping[str, Any], run_call: Callable[[], Call
     if (found := user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)) is None:
         return Given()
     named = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
-    of_file = given(found, call, named, frozenset(typed), os.environ)
+    of_file = given(found, call, named, frozenset(typed))
     if call.command != RESUME:
         return of_file
-    of_run = given(found, run_call(), BENCHMARK, frozenset(), os.environ)
+    of_run = given(found, run_call(), BENCHMARK, frozenset())
     return replace(of_file, fallback=of_run.fallback)
 
 
@@ -89,14 +89,14 @@ class Call:
     others: Callable[[], Mapping[str, Sequence[Option]]]
 
 
-def given(file: Document, call: Call, benchmark: str, typed: Set[str], environment: Mapping[str, str]) -> Given:
+def given(file: Document, call: Call, benchmark: str, typed: Set[str]) -> Given:
     """Return what a file gives a command. Raise `BadInput` with file and key for one that is unknown, or whose value
     the option refuses."""
     found = _values(file, call, benchmark)
     if KEY_FILE in found and URLS not in found and call.command == RUN:
         raise BadInput(f"{found[KEY_FILE].place}: expected api-url in the same file, the address that the key is for")
     replaced = _with_rivals(call, typed, TOGETHER)
-    replaced |= {one.name for one in call.own if one.variable and environment.get(one.variable)}
+    replaced |= {one.name for one in call.own if one.variable and os.environ.get(one.variable)}
     left = {name: value for name, value in found.items() if name not in replaced}
     places = {name: value.place for name, value in left.items()}
     endpoint = {name: left.pop(name) for name in (URLS, KEY_FILE) if name in left and call.command == RUN}
