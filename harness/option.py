@@ -20,11 +20,12 @@ from functools import cache
 from os.path import expanduser
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from harness.defaults import BITS_64
 from harness.errors import BadInput, in_brief
 
+T = TypeVar("T")
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value fits, and what is expected, in words."""
 NO_TEXT = "a name, got nothing (a variable that is not set?)"
@@ -177,6 +178,13 @@ def _converted(given: object, kind: object) -> Any:
         return Path(given)
     is_text = isinstance(given, Path) or (type(given) in (int, float) and CHECKS[float][0](given))
     return str(given) if kind is str and is_text else given
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def command_options(cls: type[T]) -> type[T]:
+    """Make a class the options of a command, or some that several commands have: a frozen dataclass, without a text
+    form, which would show secrets."""
+    return dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
 
 def options_of(cls: type[Any]) -> tuple[Option, ...]:

@@ -16,7 +16,7 @@ from harness.commands.parser import Parsed, parsed
 from harness.commands.table import RUN, check_command
 from harness.defaults import AUTO
 from harness.errors import BadInput
-from harness.option import Option, option
+from harness.option import Option, command_options, option
 from harness.options import address, endpoint_file, models, options, providers, secrets
 from harness.options.address import Found
 from harness.options.providers import Provider
@@ -36,7 +36,7 @@ class Setting:
     where: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.AsJson):
     examples: ClassVar[Sequence[str]] = (
         "harness config",

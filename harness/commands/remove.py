@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from harness.analysis import selection
 from harness.engine.files import stamp
 from harness.errors import BadInput, in_brief
+from harness.option import command_options
 from harness.options import options
 from harness.store.run import RunStore, runs_in
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.ResultsFolder):
     runs: Sequence[str] = options.runs_option("names of runs, their folders under the results")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")

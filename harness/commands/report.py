@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from harness.benchmarks import registry
 from harness.benchmarks.reports import Report, loaded
 from harness.engine.files import index_file
 from harness.errors import BadInput, ExitCode, HarnessError, in_brief
-from harness.option import file_of, option, whole
+from harness.option import command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import pages
 from harness.reporting.outputs import check_free
@@ -43,7 +42,7 @@ def _users(text: str) -> int | str:
     return int(text)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Forced, options.Earlier, options.Which):
     """Which runs to report, what a page shows, and where it is written."""
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput, BenchmarkError, in_brief
-from harness.option import POSITIVE, folder, option
+from harness.option import POSITIVE, command_options, folder, option
 from harness.options import fields, options
 from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
@@ -21,7 +20,7 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 """Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.OneBenchmark):
     out: Path = option(words="folder to write into", unit="DIR", read=folder)
     users: int = option(words="users per subset", check=fields.POSITIVE_INT)

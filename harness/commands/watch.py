@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
 from harness.model import Snapshots
-from harness.option import RUNS, option
+from harness.option import RUNS, command_options, option
 from harness.options import options
 from harness.store.files import RunFiles, runs
 from harness.ui.console import console
@@ -20,7 +19,7 @@ from harness.ui.live import display
 LOOK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class OnePlaying(options.ResultsFolder):
     """A run that is being played, of which one process may play each subset."""
 
@@ -30,7 +29,7 @@ class OnePlaying(options.ResultsFolder):
     platform: Sequence[str] | None = options.platform_option("the process that plays this subset")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness watch", "harness watch deepseek-chat")
 

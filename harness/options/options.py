@@ -20,7 +20,18 @@ from harness.chat import Structured
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
-from harness.option import ANY_TEXT, NO_TEXT, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
+from harness.option import (
+    ANY_TEXT,
+    NO_TEXT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RUNS,
+    command_options,
+    folder,
+    number,
+    option,
+    whole,
+)
 from harness.options.fields import CONCURRENCY, POSITIVE_INT, SECONDS, SHARE
 from harness.options.fields import header as checked_header
 from harness.store.manifest import PART
@@ -130,7 +141,7 @@ class Given:
     places: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options:
     """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
     says where the settings file has its values, and `fallback` is that file's address. `parts` are the options of what
@@ -158,21 +169,21 @@ class Options:
         return str(self.places.get(name) or f"--{name.replace('_', '-')}")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class TasksFolder(Options):
     """Where tasks are."""
 
     tasks_dir: Path = option(defaults.TASKS_FOLDER, "default: tasks", unit="DIR", read=folder)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class ResultsFolder(Options):
     """Where runs are."""
 
     results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Earlier(ResultsFolder):
     """Runs that exist, and what their code needs."""
 
@@ -191,7 +202,7 @@ class Earlier(ResultsFolder):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Pages(Options):
     """Whether pages of new reports are written."""
 
@@ -210,7 +221,7 @@ def platform_option(words: str) -> Any:
     return option(None, words, unit="NAME", flags="--subset --platform", read=subset_name, own=True, everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Which(Options):
     """Which runs; without these options, all."""
 
@@ -219,7 +230,7 @@ class Which(Options):
     platform: Sequence[str] | None = platform_option("one subset; may be repeated")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class OneBenchmark(Options):
     """The benchmark that a command is for."""
 
@@ -231,14 +242,14 @@ class OneBenchmark(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Forced(Options):
     """Whether outputs may replace what is at a path that the user names."""
 
     force: bool = option(False, "replace files that are there already", once=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class AsJson(Options):
     """Whether output is for programs."""
 
@@ -260,7 +271,7 @@ of_endpoint, of_tuning = partial(option, None, group=ENDPOINT), partial(option, 
 of_request = partial(option, group=REQUEST)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Session(ResultsFolder, Pages):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
     earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
@@ -336,7 +347,7 @@ class Session(ResultsFolder, Pages):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class RunOptions(Session, TasksFolder, OneBenchmark):
     """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
 
@@ -423,7 +434,7 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         return self.benchmark_class or registry.find(self.benchmark)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class ResumeOptions(Session, Earlier, Which):
     """Options of `resume`."""
 

@@ -567,7 +567,7 @@ def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
     """Both may be mixed and repeated; without either there are none."""
     for words in (["a", "b"], ["--name", "a", "--name=b"], ["a", "--name", "b"], ["--name", "a", "b"]):
         assert parsed([command, *words]).args.runs == ["a", "b"]
-    assert parsed([command]).args.runs == []
+    assert not parsed([command]).args.runs
 
 
 def test_no_other_command_of_runs_has_its_own_way_to_name_them() -> None:
