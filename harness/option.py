@@ -153,6 +153,8 @@ class Option:
         if isinstance(given, (str, Path)) and str(given).partition("/")[0] == "~":
             given = expanduser(given)
         if self.read is not None and isinstance(given, (str, Path)):
+            if not str(given).strip():
+                raise ValueError(f"expected {NO_TEXT}")
             try:
                 return self.read(str(given))
             except BadInput as error:
@@ -231,8 +233,6 @@ def kind_of(hint: object) -> tuple[Any, bool]:
 
 def folder(text: str) -> Path:
     """Return the path of a folder that exists or can be created."""
-    if not text:
-        raise ValueError("expected a folder, got nothing (a variable that is not set?)")
     try:
         os.stat(os.path.join(text, "."))
     except FileNotFoundError:
@@ -248,8 +248,6 @@ def file_of(*endings: str) -> Callable[[str], Path]:
 
     def path(text: str) -> Path:
         made = Path(text)
-        if not text.strip():
-            raise ValueError(f"expected {NO_TEXT}")
         if made.suffix.lower() not in endings or "\0" in text:
             raise ValueError(f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}")
         return made

@@ -131,7 +131,10 @@ def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
     for name, value in made.items():
         is_of_pace = name in pace and getattr(args, name) is None
         tuning[name] = Setting(value, *(of_pace if is_of_pace else (chosen[name].source, chosen[name].where)))
-    return {**tuning, **(_of_config(given) if given else _endpoint(args, provider, chosen["api_url"]))}
+    if given is None:
+        return {**tuning, **_endpoint(args, provider, chosen["api_url"])}
+    url = Setting([public_url(given.url)], FILE, given.source)
+    return {**tuning, "api_url": url, "api_key": Setting(given.key and HIDDEN, FILE, given.source)}
 
 
 def _provider(args: options.RunOptions) -> Provider | None:
@@ -140,11 +143,6 @@ def _provider(args: options.RunOptions) -> Provider | None:
     entries = models.entries(args, book, args.model)
     found = {models.named(entry, args, book)[0] for entry in entries} or {args.provider}
     return models.provider_named(found.pop(), book, args) if len(found) == 1 else None
-
-
-def _of_config(given: options.Endpoint) -> dict[str, Setting]:
-    where = FILE, given.source
-    return {"api_url": Setting([public_url(given.url)], *where), "api_key": Setting(given.key and HIDDEN, *where)}
 
 
 def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting) -> dict[str, Setting]:

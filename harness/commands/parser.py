@@ -250,8 +250,6 @@ def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
             value["action"] = "append"
         if one.position:
             words = words if hidden else f"the same as {one.position}; may be repeated"
-        if one.required:
-            value["required"] = False  # a settings file may have it
         made.append(to.add_argument(*one.flags, dest=one.name, default=argparse.SUPPRESS, help=words, **value))
     return made
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from harness.commands.watch import OnePlaying, found
 from harness.engine import control_calls as calls
 from harness.errors import BadInput
-from harness.option import POSITIVE, RUNS, command_options, option
+from harness.option import POSITIVE, command_options, option
 from harness.options import options
 from harness.options.fields import CONCURRENCY
 from harness.store.files import RunFiles
@@ -22,7 +22,7 @@ limit = partial(option, None, unit="N", everyday=True)
 @command_options
 class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness set deepseek-chat --concurrency 32 --rpm 300",)
-    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    run: str = options.run_option()
     concurrency: int | Literal["auto"] | None = limit(
         "maximum requests in flight, or `auto`", read=options.concurrency, check=CONCURRENCY
     )

@@ -8,7 +8,7 @@ from typing import ClassVar
 from harness.commands.set import one_of
 from harness.commands.watch import OnePlaying
 from harness.engine import control_calls as calls
-from harness.option import RUNS, command_options, option
+from harness.option import command_options
 from harness.options import options
 from harness.ui.streams import show
 
@@ -16,7 +16,7 @@ from harness.ui.streams import show
 @command_options
 class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness stop deepseek-chat",)
-    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    run: str = options.run_option()
 
 
 def execute(args: Options) -> int:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
 from harness.model import Snapshots
-from harness.option import RUNS, command_options, option
+from harness.option import command_options
 from harness.options import options
 from harness.store.files import RunFiles, runs
 from harness.ui.console import console
@@ -23,9 +23,7 @@ LOOK_SECONDS = 0.5
 class OnePlaying(options.ResultsFolder):
     """A run that is being played, of which one process may play each subset."""
 
-    run: str | None = option(
-        None, "name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True
-    )
+    run: str | None = options.run_option(None)
     platform: Sequence[str] | None = options.platform_option("the process that plays this subset")
 
 

@@ -6,7 +6,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,7 +22,6 @@ from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
 from harness.option import (
     ANY_TEXT,
-    NO_TEXT,
     NOT_NEGATIVE,
     POSITIVE,
     RUNS,
@@ -44,21 +43,16 @@ RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL
 SEED_MOST = 2**32 - 1
 REQUESTS = whole(1, CONCURRENCY_MOST)
 RETRIES = whole(0, RETRIES_MOST)
-IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
 WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
 
 
 def folder_name(text: str) -> str:
     """Parse a run's name."""
-    if not text.strip():
-        raise ValueError(f"expected {NO_TEXT}")
     return run_name(text, "")
 
 
 def subset_name(text: str) -> str:
     """Parse the name of a subset, in any letter case; no comma can be in it."""
-    if not text.strip():
-        raise ValueError(f"expected {NO_TEXT}")
     if "," in text:
         raise ValueError(f"expected one subset, got {in_brief(text)}: give the option once for each")
     return text.lower()
@@ -217,6 +211,11 @@ def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, 
     return option((), words, unit=unit, flags="--name", read=read, **more)
 
 
+def run_option(default: Any = MISSING) -> Any:
+    """Return the field of one run's name, by position."""
+    return option(default, "name of the run", position="RUN", read=folder_name, completes=RUNS, everyday=True)
+
+
 def platform_option(words: str) -> Any:
     return option(None, words, unit="NAME", flags="--subset --platform", read=subset_name, own=True, everyday=True)
 
@@ -296,7 +295,7 @@ class Session(ResultsFolder, Pages):
     )
     extra_header: Sequence[tuple[str, str]] = option(
         (), "additional header for every request; may be repeated",
-        unit="NAME:VALUE", read=header, check=IS_HEADER, secret=True, group=ENDPOINT,
+        unit="NAME:VALUE", read=header, secret=True, group=ENDPOINT,
     )  # fmt: skip
     ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
     concurrency: int | Literal["auto"] | None = of_tuning(

@@ -11,7 +11,7 @@ from harness.commands.show import users
 from harness.commands.show.users import ShowOptions
 from harness.errors import BadInput, in_brief
 from harness.model import Block, Quote, Verbatim
-from harness.option import RUNS, command_options, option, whole
+from harness.option import command_options, option, whole
 from harness.options import options
 from harness.reporting.text import rendered
 from harness.ui.console import console
@@ -31,7 +31,7 @@ class Options(options.Earlier):
         "harness show gpt-4o-mini 1234567890",
         "harness show gpt-4o-mini 1234567890 --with-posts --full | less",
     )
-    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    run: str = options.run_option()
     model: str | None = None
     user: str | None = option(None, "key of a user (default: list the first ones)", position="USER")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")
