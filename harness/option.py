@@ -170,7 +170,7 @@ class Option:
 def _converted(given: object, kind: object) -> Any:
     """Return a text as its type, and a number as the wider one; what cannot be converted as it is."""
     try:
-        if kind in (int, float) and isinstance(given, str):
+        if isinstance(given, str) and kind in (int, float):
             return kind(given)
         if kind is float and type(given) is int:
             return float(given)

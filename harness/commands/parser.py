@@ -83,7 +83,7 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     that cannot be used."""
     name, *words = arguments
     interface = built(name, words)
-    typed = typed_values(interface, words)
+    typed = parser(interface, words).values()
     if name == RUN and typed.get("benchmark", defaults.BENCHMARK) != named_benchmark(interface.own, words):
         raise BadInput(f"name the benchmark before its settings: run {typed['benchmark']} ...")
     return completed(interface, typed)
@@ -204,12 +204,6 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
 # argparse
 
 
-def typed_values(interface: Interface, words: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a command's words, by the names of options. Print help, or an error, and leave."""
-    found = vars(parser(interface, words).values())
-    return {name: value for name, value in found.items() if value is not None and value != []}
-
-
 def parser(interface: Interface, words: Sequence[str]) -> Parser:
     """Return a parser of a command's words; its help has all options with `--help-all`, else those of every day."""
     name, every = interface.command, interface.every
@@ -224,9 +218,9 @@ def parser(interface: Interface, words: Sequence[str]) -> Parser:
         made.add_argument(ALL, action="help", help="show every option" if not whole else "show this")
     groups: dict[str, Any] = {"": made}
     for one in every:
-        within = groups.setdefault(one.group, None) or made.add_argument_group(one.group)
-        groups[one.group] = within
-        add(within, one, hidden=not (whole or one.everyday))
+        if one.group not in groups:
+            groups[one.group] = made.add_argument_group(one.group)
+        add(groups[one.group], one, hidden=not (whole or one.everyday))
     return made
 
 
@@ -274,14 +268,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
         self._words, self._every = words, every
 
-    def values(self) -> argparse.Namespace:
-        """Return the values of the words. Print help, or an error, and leave."""
+    def values(self) -> JSON:
+        """Return what the words give, by the names of options. Print help, or an error, and leave."""
         found, unknown = self.parse_known_args(self._words)
         if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
             self.error("; ".join(map(self._unknown, flags)))
         if unknown:
             self.error(f"unexpected argument {unknown[0]}")
-        return found
+        return {name: value for name, value in vars(found).items() if value is not None and value != []}
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
