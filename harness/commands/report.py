@@ -52,6 +52,7 @@ class Options(options.Forced, options.Earlier, options.Which):
         f"users to show one by one (default: {pages.SAMPLE}); `{ALL}` writes a second page with every user",
         unit="N",
         read=_users,
+        own=True,
     )
     out: Path | None = option(
         None, "where to write the page (default: with the report)", unit="FILE.html", read=file_of(".html")

@@ -23,7 +23,7 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 @command_options
 class Options(options.OneBenchmark):
     out: Path = option(words="folder to write into", unit="DIR", read=folder)
-    users: int = option(words="users per subset", check=fields.POSITIVE_INT)
+    users: int = option(words="users per subset", check=fields.POSITIVE_INT, own=True)
     seed: int = option(0, unit="S")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
     steps: float | None = option(None, "mean number of steps per user", unit="MEAN", check=POSITIVE)

@@ -154,8 +154,8 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
     if name.lower() in SECRETS:
         raise BadInput(f"{place}: keys do not belong in this file: name a variable in the providers file, with key_env")
     found = level.options.get(name)
-    others = call.others() if found is None or not level.prefix else {}
-    every = [*([found] if found else ()), *others.get(name, ())]
+    others = call.others() if found is None else {}  # imports the modules of all commands
+    every = [found] if found else others.get(name, ())
     if name in FOR_HELP or any(one.once for one in every):
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
     if not level.prefix and any(one.own for one in every):
