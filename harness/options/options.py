@@ -211,7 +211,7 @@ def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, 
     return option((), words, unit=unit, flags="--name", read=read, **more)
 
 
-def run_option(default: Any = MISSING) -> Any:
+def run_option(default: object = MISSING) -> Any:
     """Return the field of one run's name, by position."""
     return option(default, "name of the run", position="RUN", read=folder_name, completes=RUNS, everyday=True)
 
