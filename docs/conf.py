@@ -70,7 +70,7 @@ def add_help(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def help_of(*words: str) -> str:
-    of = parser(built(words[0], words[1:]), whole=True)
+    of = parser(built(words[0], words[1:]), ["--help-all"])
     of.formatter_class = partial(RawDescriptionHelpFormatter, width=88)
     return of.format_help().rstrip()
 

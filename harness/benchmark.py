@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
@@ -21,6 +21,12 @@ from harness.chat import ASKING, Asking, Chat
 from harness.defaults import TASKS_FOLDER, TEMPERATURE
 from harness.errors import BadInput
 from harness.model import JSON, Baseline, Block, Completion, Published, Where
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from harness.benchmarks.reports import Scored
 
 VALID = "valid"
 """The outcome of a usable answer; every other outcome is the kind of an `InvalidReply`."""
@@ -341,7 +347,7 @@ class Scoring:
         """
         return self.statistics(records), None
 
-    def figures(self, totals: Any) -> Any:
+    def figures(self, totals: NDArray[np.float64]) -> Any:
         """Return the metrics of summed rows: R x K -> R x metrics, NaN if undefined.
 
         The secondary metrics may follow; those that do not come from `further_figures`.
@@ -364,7 +370,7 @@ class Scoring:
         """Return the secondary metrics that `figures` does not."""
         return {}
 
-    def intervals(self, scored: Any) -> Mapping[str, tuple[float, float] | tuple[float, float, bool] | None]:
+    def intervals(self, scored: Scored) -> Mapping[str, tuple[float, float] | tuple[float, float, bool] | None]:
         """Return 95 % intervals by metric: both ends, and True after them if it is approximate: shown with a `~`."""
         raise NotImplementedError
 
@@ -384,24 +390,24 @@ class Scoring:
         """Return a kind for each valid answer of a user that breaks a rule of the task."""
         return ()
 
-    def chance(self, scored: Any) -> Mapping[str, float | tuple[float, float]]:
+    def chance(self, scored: Scored) -> Mapping[str, float | tuple[float, float]]:
         """Return the chance level of metrics, by name: what random answers to the same tasks have on average. One that
         is drawn has its standard error after it."""
         return {}
 
-    def bias(self, scored: Any) -> Mapping[str, float]:
+    def bias(self, scored: Scored) -> Mapping[str, float]:
         """Return the bias of figures that are no means, by metric: how far so few users take them off on average."""
         return {}
 
-    def details(self, scored: Any) -> JSON:
+    def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.reports.Scored`."""
         return {}
 
-    def sections(self, scored: Any) -> Iterable[Block]:
+    def sections(self, scored: Scored) -> Iterable[Block]:
         """Return additional blocks of the report; `scored.report` is the report so far, with its `details`."""
         return ()
 
-    def report_files(self, scored: Any) -> Mapping[str, bytes]:
+    def report_files(self, scored: Scored) -> Mapping[str, bytes]:
         """Return files that are written next to the report, by name."""
         return {}
 
@@ -422,7 +428,7 @@ class Means(Scoring):
     def tallied(self, records: Sequence[JSON]) -> tuple[Any, Any]:
         return self.values(records), None
 
-    def figures(self, totals: Any) -> Any:
+    def figures(self, totals: NDArray[np.float64]) -> Any:
         count = totals.shape[1] // 2
         return totals[:, :count] / totals[:, count:]
 

@@ -16,7 +16,7 @@ from types import FrameType
 from harness import __version__
 from harness.benchmarks import hash_seed
 from harness.commands.parser import Parser, parsed
-from harness.commands.table import COMMANDS
+from harness.commands.table import COMMANDS, check_command
 from harness.defaults import GC_THRESHOLD
 from harness.errors import EXIT_CODES, BadInput, HarnessError, MachineError, heeded, lacks_memory
 from harness.options import secrets
@@ -155,14 +155,15 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
             argument.encode()
         except UnicodeEncodeError:
             raise BadInput(f"{argument!r} is not text in UTF-8") from None
-    if (arguments[0] if arguments else "") not in COMMANDS:
+    if not arguments or arguments[0].startswith("-"):
         parser = _top_parser(arguments)
-        parser.parse_args(arguments)  # help, version, or a usage error: these do not return
+        parser.values()  # help, version, or a usage error: these do not return
         parser.print_help()
         return 2
+    check_command(arguments[0])
     found = parsed(arguments)
     if may_restart:
-        hash_seed.fix(found.words, found.args, os.environ)
+        hash_seed.fix(found.interface.command, found.args, os.environ)
     return found.execute()
 
 
@@ -180,7 +181,7 @@ def _top_parser(arguments: list[str]) -> Parser:
         epilog=f"commands:\n{listed}\n\n`harness COMMAND --help` lists the options of a command.",
     )
     parser.add_argument("--version", action="version", version=f"harness {__version__}")
-    parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND", help="one of the commands below")
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help="one of the commands below")
     return parser
 
 

@@ -24,8 +24,9 @@ import reprlib
 import shlex
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -47,6 +48,29 @@ def in_brief(value: object) -> str:
 
 _SHOWN = _Short()
 _SHOWN.maxstring = _SHOWN.maxother = 60
+
+
+def which_is_known(word: str, known: Collection[str], repeats: str = "") -> str:
+    """Return the end of a message on an unknown name: the known one that was meant, else all.
+
+    `repeats` is the option that takes such names one by one, for those who give it a list with commas.
+    """
+    if repeats and "," in word:
+        return f": give {repeats} once for each"
+    return did_you_mean(word, known) or f"; there are {', '.join(known) or 'none'}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a message on an unknown name: the known one that was meant; empty if none is near."""
+    names = {_plain(name): name for name in known}
+    spelt = _plain(word)
+    longer = [name for name in names if len(spelt) > 1 and name.startswith(spelt)]
+    near = [*longer, *get_close_matches(spelt, names, 1, 0.65)]
+    return f": did you mean {names[near[0]]}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").casefold().replace("_", "-")
 
 
 class HarnessError(Exception):

@@ -444,8 +444,7 @@ aresume = _in_this_loop("resume", resume)
 
 def _is_asked_for(one: LoadedRun, args: RunOptions) -> bool:
     """Return whether a run has a benchmark and subset that `run` was called for."""
-    platforms = {platform.lower() for platform in args.platform or [one.subset]}
-    return one.subset in platforms and one.manifest.identity["benchmark"] == args.found().name
+    return one.subset in (args.platform or [one.subset]) and one.manifest.identity["benchmark"] == args.found().name
 
 
 def _changed(one: LoadedRun) -> int:

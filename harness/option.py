@@ -20,11 +20,12 @@ from functools import cache
 from os.path import expanduser
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 from harness.defaults import BITS_64
 from harness.errors import BadInput, in_brief
 
+T = TypeVar("T")
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value fits, and what is expected, in words."""
 NO_TEXT = "a name, got nothing (a variable that is not set?)"
@@ -35,9 +36,9 @@ RUNS = "runs"
 def number(fits: Callable[[float], bool], expected: str) -> Check:
     """Return the check of a number that a float can hold; TOML's have no end."""
 
-    def is_such(value: Any) -> bool:
+    def is_such(value: object) -> bool:
         try:
-            return type(value) in (int, float) and math.isfinite(value) and fits(value)
+            return (type(value) is int or type(value) is float) and math.isfinite(value) and fits(value)
         except OverflowError:
             return False
 
@@ -69,14 +70,14 @@ UNITS: Mapping[Any, str] = {str: "TEXT", Path: "FILE", int: "N", float: "N", dic
 
 
 def option(
-    default: Any = MISSING,
+    default: object = MISSING,
     words: str = "",
     *,
     unit: str = "",
     flags: str = "",
     check: Check | None = None,
     read: Callable[[str], Any] | None = None,
-    **more: Any,
+    **more: object,
 ) -> Any:
     """Return a field that is an option; `flags` are its flags where they do not follow from its name, and `unit` names
     its value in the help. `more` are other members of `Option`."""
@@ -100,8 +101,8 @@ class Option:
     """
 
     name: str
-    kind: Any
-    default: Any
+    kind: object
+    default: object
     many: bool
     words: str = ""
     unit: str = ""
@@ -140,18 +141,20 @@ class Option:
     def choices(self) -> Sequence[str]:
         return self.kind if isinstance(self.kind, tuple) else ()
 
-    def value(self, given: Any) -> Any:
+    def value(self, given: object) -> Any:
         """Return a value of the command line, a settings file or Python as commands have it. Raise `ValueError` with
         what is expected."""
         if not self.many:
             return self.one(given)
         return [self.one(each) for each in (given if isinstance(given, (list, tuple, set, frozenset)) else [given])]
 
-    def one(self, given: Any) -> Any:
+    def one(self, given: object) -> Any:
         """Return one value of those that may be repeated. No shell replaces `~` after a flag's `=`."""
         if isinstance(given, (str, Path)) and str(given).partition("/")[0] == "~":
             given = expanduser(given)
         if self.read is not None and isinstance(given, (str, Path)):
+            if not str(given).strip():
+                raise ValueError(f"expected {NO_TEXT}")
             try:
                 return self.read(str(given))
             except BadInput as error:
@@ -164,10 +167,10 @@ class Option:
         raise ValueError(f"expected {expected}{'' if hides else f', got {in_brief(given)}'}")
 
 
-def _converted(given: Any, kind: Any) -> Any:
+def _converted(given: object, kind: object) -> Any:
     """Return a text as its type, and a number as the wider one; what cannot be converted as it is."""
     try:
-        if kind in (int, float) and isinstance(given, str):
+        if isinstance(given, str) and kind in (int, float):
             return kind(given)
         if kind is float and type(given) is int:
             return float(given)
@@ -177,6 +180,13 @@ def _converted(given: Any, kind: Any) -> Any:
         return Path(given)
     is_text = isinstance(given, Path) or (type(given) in (int, float) and CHECKS[float][0](given))
     return str(given) if kind is str and is_text else given
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def command_options(cls: type[T]) -> type[T]:
+    """Make a class the options of a command, or some that several commands have: a frozen dataclass, without a text
+    form, which would show secrets."""
+    return dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
 
 
 def options_of(cls: type[Any]) -> tuple[Option, ...]:
@@ -191,7 +201,7 @@ def _options_of(cls: Any) -> tuple[Option, ...]:
     return tuple([_option(one, hints[one.name]) for one in declared])
 
 
-def _option(declared: Field[Any], hint: Any) -> Option:
+def _option(declared: Field[Any], hint: object) -> Option:
     kind, many = kind_of(hint)
     made = dict(declared.metadata["option"])
     made["unit"] = made["unit"] or UNITS.get(kind, "")
@@ -200,11 +210,11 @@ def _option(declared: Field[Any], hint: Any) -> Option:
     return Option(declared.name, kind, default, many, **made)
 
 
-def flag_of(name: str, default: Any) -> str:
+def flag_of(name: str, default: object) -> str:
     return f"--{'no-' if default is True else ''}{name.replace('_', '-')}"
 
 
-def kind_of(hint: Any) -> tuple[Any, bool]:
+def kind_of(hint: object) -> tuple[Any, bool]:
     """Return the kind of a field's type, and whether it may be repeated."""
     if get_origin(hint) in (Union, UnionType):
         others = [one for one in get_args(hint) if one is not NoneType]
@@ -223,8 +233,6 @@ def kind_of(hint: Any) -> tuple[Any, bool]:
 
 def folder(text: str) -> Path:
     """Return the path of a folder that exists or can be created."""
-    if not text:
-        raise ValueError("expected a folder, got nothing (a variable that is not set?)")
     try:
         os.stat(os.path.join(text, "."))  # noqa: PTH116, PTH118, a Path leaves out the last dot
     except FileNotFoundError:
@@ -240,8 +248,6 @@ def file_of(*endings: str) -> Callable[[str], Path]:
 
     def path(text: str) -> Path:
         made = Path(text)
-        if not text.strip():
-            raise ValueError(f"expected {NO_TEXT}")
         if made.suffix.lower() not in endings or "\0" in text:
             raise ValueError(f"expected the name of an {' or '.join(endings)} file, got {in_brief(text)}")
         return made

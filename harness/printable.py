@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 from unicodedata import category
 
 import orjson
@@ -46,7 +45,7 @@ def in_lines(text: str) -> str:
     return "\n".join(map(on_one_line, text.split("\n")))
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """Return indented JSON with JSON's own escapes of these characters: parsed, it is the value itself."""
     lines = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode().split("\n")
     return "\n".join(_escaped(line, lambda character: json.dumps(character)[1:-1]) for line in lines)

@@ -31,14 +31,14 @@ def fixed(environment: Mapping[str, str]) -> str | None:
     return seed if seed.isdigit() and not sys.flags.ignore_environment else None
 
 
-def fix(words: Sequence[str], args: SelectsRuns, environment: Mapping[str, str]) -> None:
+def fix(command: str, args: SelectsRuns, environment: Mapping[str, str]) -> None:
     """Start this process again with a fixed hash seed if its command plays an agent file.
 
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
     that ignores its environment (`python -I`), or cannot be replaced.
     """
     ignored = os.name != "posix" or sys.flags.ignore_environment
-    if ignored or fixed(environment) is not None or not plays_agent(words, args):
+    if ignored or fixed(environment) is not None or not plays_agent(command, args):
         return
     try:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED})
@@ -46,11 +46,10 @@ def fix(words: Sequence[str], args: SelectsRuns, environment: Mapping[str, str])
         return
 
 
-def plays_agent(words: Sequence[str], args: SelectsRuns) -> bool:
+def plays_agent(command: str, args: SelectsRuns) -> bool:
     """Return whether a command plays an agent file: that of `run --agent`, or the copy in a saved run's folder."""
-    command = words[0]
     if command == "run":
-        return any(word.partition("=")[0] == "--agent" for word in words)
+        return "agent" in (getattr(args, "of_benchmark", None) or ())
     if command not in REPLAYING or not getattr(args, "reparse", True):
         return False
     names = [glob.escape(name) for name in args.runs] or ["*"]

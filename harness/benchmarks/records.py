@@ -36,7 +36,7 @@ def count(value: object) -> int:
     return value
 
 
-def in_form_of(saved: Any, measured: Any) -> Any:
+def in_form_of(saved: object, measured: object) -> Any:
     """Return what was measured now without the members that a saved record, of an earlier version, does not have."""
     if isinstance(saved, dict) and isinstance(measured, dict):
         both = saved.keys() & measured.keys()

@@ -7,7 +7,7 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -15,7 +15,8 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from harness.benchmark import (
     OBJECTS,
@@ -34,8 +35,8 @@ from harness.benchmarks import settings
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.defaults import BASELINE_PREFIX
-from harness.errors import BadInput, in_brief
-from harness.model import JSON, RUN_FACTS, Baseline, Block
+from harness.errors import BadInput, in_brief, which_is_known
+from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
     "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
@@ -59,17 +60,6 @@ COMMANDS: Mapping[str, Command] = {
         "score a file of DailyMobility's four lists in its three protocols",
     ),
 }
-
-
-class CommandModule(Protocol):
-    """The module of such a command."""
-
-    @property
-    def Options(self) -> type[Any]: ...  # noqa: N802
-    @property
-    def execute(self) -> Callable[[Any], tuple[JSON, Sequence[Block]]]:
-        """Return data for `--json`, and blocks for people."""
-        ...
 
 
 KEPT = "benchmark_"
@@ -107,10 +97,10 @@ def is_shipped(name: str) -> bool:
     return name.lower() in SHIPPED
 
 
-def command_module(name: str) -> CommandModule:
-    """Return the module of a command that only one benchmark has."""
-    module: Any = import_module(COMMANDS[name].module)
-    return cast(CommandModule, module)
+def command_module(name: str) -> ModuleType:
+    """Return the module of a command that only one benchmark has: with `Options`, and `execute`, which takes an object
+    of it, and returns data for `--json` and blocks for people."""
+    return import_module(COMMANDS[name].module)
 
 
 @cache
@@ -136,10 +126,8 @@ def find(spec: str) -> type[Benchmark]:
     module, colon, name = spec.partition(":")
     if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
         return _of_module(spec, module, name)
-    raise BadInput(
-        f"unknown benchmark {in_brief(spec)}: this harness has {', '.join([*SHIPPED, *installed()])}; others are named "
-        "as FILE.py or package.module:Name"
-    )
+    known = which_is_known(spec, [*SHIPPED, *installed()])
+    raise BadInput(f"unknown benchmark {in_brief(spec)}{known} (others are named as FILE.py or package.module:Name)")
 
 
 def importing(subset: str) -> tuple[type[Benchmark], Importer]:
@@ -165,7 +153,7 @@ def check_baseline(model: str, cls: type[Benchmark]) -> None:
     """Raise `BadInput` for a model that is none of the baselines that the harness can play for a benchmark."""
     known = {**baselines(), **served(cls)}
     if model not in known:
-        raise BadInput(f"no baseline {in_brief(model)}; there are {', '.join(known)}: check --model")
+        raise BadInput(f"--model: no baseline {in_brief(model)}{which_is_known(model, known, '--model')}")
 
 
 def reader(text: str) -> str | None:
@@ -214,7 +202,7 @@ def _declared(cls: type[Benchmark], spec: str, file: str, data: bytes) -> type[B
     return cls
 
 
-def undeclared(cls: Any) -> str | None:
+def undeclared(cls: type[Benchmark]) -> str | None:
     """Return the first mistake of a declaration, None for none."""
     return next(
         chain(
@@ -227,7 +215,7 @@ def undeclared(cls: Any) -> str | None:
 # Each of these yields mistakes. What follows the first one may raise: it is not run.
 
 
-def _bad_words(cls: Any) -> Iterator[str]:
+def _bad_words(cls: type[Benchmark]) -> Iterator[str]:
     name: Any = getattr(cls, "name", None)
     if type(name) is not str or not name.isidentifier() or not name.isascii():
         yield f"name: expected a word of letters, digits and _, got {in_brief(name)}"
@@ -248,7 +236,7 @@ def _bad_words(cls: Any) -> Iterator[str]:
         yield 'baselines: expected {"name": function of messages and seed}, with names of a-z, 0-9, - and _'
 
 
-def _bad_subsets(cls: Any) -> Iterator[str]:
+def _bad_subsets(cls: type[Benchmark]) -> Iterator[str]:
     subsets: Any = getattr(cls, "subsets", None)
     if not isinstance(subsets, dict) or not subsets:
         yield 'subsets: expected {"subset": "tasks file below the tasks folder"}'
@@ -268,7 +256,7 @@ def _is_word(word: object) -> bool:
     return type(word) is str and WORD.fullmatch(word) is not None
 
 
-def _bad_metrics(cls: Any) -> Iterator[str]:
+def _bad_metrics(cls: type[Benchmark]) -> Iterator[str]:
     for name, of in {"metrics": cls, "secondary": cls.scoring}.items():
         found = getattr(of, name, None)
         if not isinstance(found, tuple | list) or not all(isinstance(one, Metric) for one in found):
@@ -290,7 +278,7 @@ def _bad_metrics(cls: Any) -> Iterator[str]:
         yield f"metrics: ranked_by: {', '.join(map(in_brief, unknown))}: no such metric"
 
 
-def _bad_shown(cls: Any) -> Iterator[str]:
+def _bad_shown(cls: type[Benchmark]) -> Iterator[str]:
     names = metrics_of(cls)
     for field, chosen in {"headline": cls.scoring.headline, "live": cls.scoring.live}.items():
         if not isinstance(chosen, tuple | list):
@@ -307,7 +295,7 @@ def _bad_text(metric: Metric) -> str | None:
     return wrong and f"expected a {wrong} that is text on one line"
 
 
-def _bad_objects(cls: Any) -> Iterator[str]:
+def _bad_objects(cls: type[Benchmark]) -> Iterator[str]:
     if lost := [name for name in INSIDE if hasattr(cls, name)]:
         yield f"{', '.join(lost)}: belongs to the object `{INSIDE[lost[0]]}`: move or rename yours"
     if hidden := [name for name, kind in OBJECTS.items() if not isinstance(getattr(cls, name), kind)]:
@@ -320,7 +308,7 @@ def _bad_objects(cls: Any) -> Iterator[str]:
         yield "configuration: the harness sets this: rename yours"
 
 
-def _bad_code(cls: Any) -> Iterator[str]:
+def _bad_code(cls: type[Benchmark]) -> Iterator[str]:
     if missing := [name for name in vars(Benchmark) if getattr(getattr(cls, name), "__isabstractmethod__", False)]:
         yield f"{', '.join(missing)}: has to be written"
     ours = [name for name in vars(Benchmark) if callable(getattr(Benchmark, name))]

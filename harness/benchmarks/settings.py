@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import LONGEST, described
 from harness.errors import BadInput, HarnessError, in_brief
 from harness.model import JSON
 from harness.option import ANY_TEXT, CHECKS, UNITS, Check, Option, flag_of, kind_of, one_of
+
+if TYPE_CHECKING:
+    from harness.benchmark import Benchmark
 
 DEST = "setting "
 """Before the names under which parsed arguments have settings, so that none is taken for one of the command's own."""
@@ -30,8 +32,7 @@ class BadSettings(TypeError):
     """A settings class that no flags can be made of."""
 
 
-@cache
-def kinds(cls: Any) -> Mapping[str, Any]:
+def kinds(cls: object) -> Mapping[str, Any]:
     """Return the type of each field: one of `KINDS`, or a tuple of a `Literal`'s texts. Raise `BadSettings`."""
     if not (isinstance(cls, type) and is_dataclass(cls)):
         raise BadSettings(f"{getattr(cls, '__qualname__', cls)} is no dataclass: put @dataclass(frozen=True) above it")
@@ -39,7 +40,7 @@ def kinds(cls: Any) -> Mapping[str, Any]:
     return {field.name: _kind(f"{cls.__qualname__}.{field.name}", field, hints[field.name]) for field in fields(cls)}
 
 
-def _kind(place: str, field: Field[Any], hint: Any) -> Any:
+def _kind(place: str, field: Field[Any], hint: object) -> Any:
     if field.default is MISSING:
         raise BadSettings(f"{place} has no default")
     kind, many = kind_of(hint)
@@ -53,7 +54,7 @@ def _kind(place: str, field: Field[Any], hint: Any) -> Any:
     return kind
 
 
-def _check(kind: Any) -> Check:
+def _check(kind: object) -> Check:
     return one_of(kind) if isinstance(kind, tuple) else ANY_TEXT if kind is str else CHECKS[kind]
 
 
@@ -122,7 +123,7 @@ def identity(settings: Any) -> JSON:
     return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
-def of_run(benchmark: Any, identity: JSON, found: Mapping[str, Path]) -> Any:
+def of_run(benchmark: type[Benchmark] | Benchmark, identity: JSON, found: Mapping[str, Path]) -> Any:
     """Return the settings of a benchmark's class that an earlier run's identity was made from.
 
     Files are from `found` (field -> current path; empty if no user is played), other fields from the identity, or their
@@ -141,7 +142,7 @@ def of_run(benchmark: Any, identity: JSON, found: Mapping[str, Path]) -> Any:
     return _made(cls, made, "the run's manifest: field identity.settings")
 
 
-def checked(identity: JSON, name: str, kind: Any) -> Any:
+def checked(identity: JSON, name: str, kind: object) -> Any:
     """Return a setting of an identity. Raise `BadInput` if it is not of this kind."""
     fits, expected = _check(kind)
     if not fits(value := identity.get(name)):
@@ -159,7 +160,7 @@ def defaults(cls: Any) -> JSON:
     return {name: getattr(made, name) for name, kind in kinds(cls).items() if kind is not Path}
 
 
-def file_fields(cls: Any) -> list[str]:
+def file_fields(cls: object) -> list[str]:
     return [name for name, kind in kinds(cls).items() if kind is Path]
 
 
@@ -169,7 +170,7 @@ def files(settings: Any) -> dict[str, Path]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def contents(settings: Any) -> dict[str, bytes]:
+def contents(settings: object) -> dict[str, bytes]:
     """Return the bytes of files that settings name, by the names under which a run's folder keeps them."""
     found: dict[str, bytes] = {}
     for field, path in files(settings).items():

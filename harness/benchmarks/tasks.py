@@ -55,11 +55,11 @@ class Line(dict[str, Any]):
         self.read.add(name)
         return super().__getitem__(name)
 
-    def pop(self, name: str, *default: Any) -> Any:
+    def pop(self, name: str, *default: object) -> Any:
         self.last = name
         return super().pop(name, *default)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         self.last = name
         return super().get(name, default)
 

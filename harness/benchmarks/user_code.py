@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.errors import BadInput, BenchmarkError, HarnessError
+
+if TYPE_CHECKING:
+    from harness.benchmark import Benchmark
 
 LONGEST = 300
 """Characters of an error in a sentence."""
@@ -26,7 +29,7 @@ class guarded:
 
     __slots__ = ("_about", "_benchmark", "_through")
 
-    def __init__(self, benchmark: Any, about: str, *through: type[Exception]) -> None:
+    def __init__(self, benchmark: Benchmark | type[Benchmark], about: str, *through: type[Exception]) -> None:
         self._benchmark, self._about, self._through = benchmark, about, through
 
     def __enter__(self) -> None:
@@ -68,7 +71,7 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {words[:LONGEST]}' if words else ''}{hint}"
 
 
-def place(error: BaseException, benchmark: Any = None) -> str:
+def place(error: BaseException, benchmark: Benchmark | type[Benchmark] | None = None) -> str:
     """Return the innermost line of a plug-in's own file, else the innermost outside of the harness (which runs files
     of others), else the innermost."""
     frames = [(frame.f_code.co_filename, line, frame) for frame, line in traceback.walk_tb(error.__traceback__)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -14,11 +13,10 @@ from harness import defaults
 from harness.benchmarks import registry
 from harness.commands.parser import add, built
 from harness.commands.table import COMMANDS, RUN
-from harness.option import Option, folder, option
+from harness.option import Option, command_options, folder, option
 from harness.options import options
 from harness.ui.streams import show
 
-SHELLS = ("bash", "zsh", "fish")
 BASH = r"""
 # $1: the word as it is typed. Prints the runs that it may become, quoted as the word is; no name is ever evaluated.
 _harness_runs() {
@@ -83,7 +81,7 @@ RUNS = {
 that would be read as options, are left out."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Options):
     examples: ClassVar[Sequence[str]] = (
         "harness completion bash > ~/.local/share/bash-completion/completions/harness",

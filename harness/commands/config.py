@@ -13,10 +13,10 @@ from rich.table import Table
 from harness.benchmarks import settings
 from harness.client.address import public_url
 from harness.commands.parser import Parsed, parsed
-from harness.commands.table import COMMANDS, RUN
+from harness.commands.table import RUN, check_command
 from harness.defaults import AUTO
-from harness.errors import BadInput, in_brief
-from harness.option import Option, option
+from harness.errors import BadInput
+from harness.option import Option, command_options, option
 from harness.options import address, endpoint_file, models, options, providers, secrets
 from harness.options.address import Found
 from harness.options.providers import Provider
@@ -25,19 +25,18 @@ from harness.ui.console import console
 from harness.ui.streams import show_json
 
 FLAG, VARIABLE, FILE, DEFAULT = "flag", "variable", "file", "default"
-LEFT_OUT = frozenset({"help", "settings"})
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """An option's value, the kind of its source, and the source's name: of the variable, or of the file."""
 
-    value: Any
+    value: object
     source: str = DEFAULT
     where: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.AsJson):
     examples: ClassVar[Sequence[str]] = (
         "harness config",
@@ -51,8 +50,7 @@ class Options(options.AsJson):
 
 def execute(args: Options) -> int:
     words = list(args.words) or ["run"]
-    if words[0] not in COMMANDS:
-        raise BadInput(f"{in_brief(words[0])} is no command: there are {', '.join(COMMANDS)}")
+    check_command(words[0])
     command = parsed([*words, f"--settings={args.settings_file}"] if args.settings_file else words)
     wrong = None
     try:
@@ -78,7 +76,7 @@ def _show(found: Mapping[str, Setting], words: Sequence[str], as_json: bool) -> 
     console().print(table)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return "" if value is None else value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
@@ -106,8 +104,8 @@ def _value(one: Option, found: Parsed) -> Setting:
         value = value and list(map(public_url, value))
     if name in found.args.typed:
         return Setting(value, FLAG, one.flags[0])
-    if name in found.settings:
-        return Setting(value, FILE, str(found.settings[name].path))
+    if name in found.args.places:
+        return Setting(value, FILE, str(found.args.places[name].path))
     is_set = one.variable and os.environ.get(one.variable)
     return Setting(value, VARIABLE, one.variable) if is_set else Setting(value)
 
@@ -133,7 +131,10 @@ def _of_run(found: Parsed, chosen: Mapping[str, Setting]) -> dict[str, Setting]:
     for name, value in made.items():
         is_of_pace = name in pace and getattr(args, name) is None
         tuning[name] = Setting(value, *(of_pace if is_of_pace else (chosen[name].source, chosen[name].where)))
-    return {**tuning, **(_of_config(given) if given else _endpoint(args, provider, chosen["api_url"]))}
+    if given is None:
+        return {**tuning, **_endpoint(args, provider, chosen["api_url"])}
+    url = Setting([public_url(given.url)], FILE, given.source)
+    return {**tuning, "api_url": url, "api_key": Setting(given.key and HIDDEN, FILE, given.source)}
 
 
 def _provider(args: options.RunOptions) -> Provider | None:
@@ -142,11 +143,6 @@ def _provider(args: options.RunOptions) -> Provider | None:
     entries = models.entries(args, book, args.model)
     found = {models.named(entry, args, book)[0] for entry in entries} or {args.provider}
     return models.provider_named(found.pop(), book, args) if len(found) == 1 else None
-
-
-def _of_config(given: options.Endpoint) -> dict[str, Setting]:
-    where = FILE, given.source
-    return {"api_url": Setting([public_url(given.url)], *where), "api_key": Setting(given.key and HIDDEN, *where)}
 
 
 def _endpoint(args: options.RunOptions, provider: Provider | None, flag: Setting) -> dict[str, Setting]:
@@ -177,7 +173,7 @@ def _source_of_address(found: Found, args: options.RunOptions, flag: Setting) ->
     return FILE, args.fallback.source if args.fallback else None
 
 
-def _plain(value: Any, clean: Callable[[str], str]) -> Any:
+def _plain(value: object, clean: Callable[[str], str]) -> Any:
     """Return a value as JSON has it, without secrets."""
     match value:
         case dict():

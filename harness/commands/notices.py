@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -16,7 +15,7 @@ from harness import defaults
 from harness.benchmarks.overview import covered, headline, running
 from harness.benchmarks.reports import Report
 from harness.client.connect import DIRECTLY, connection
-from harness.client.replies import REFUSED, Denied
+from harness.client.replies import REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price, money_text
 from harness.engine import events
 from harness.engine.events import Event
@@ -130,7 +129,7 @@ def _left_open(event: events.LeftOpen) -> str:
     return f"{event.label}: {event.done} of {event.users} {user}s are done ({state}){so_far}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
@@ -183,11 +182,13 @@ def notices(plan: Plan) -> Iterator[str]:
 
 def _ending(plan: Plan, ending: HarnessError) -> str:
     """Say why a plan ended early."""
-    return "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_keyless(plan, ending)}"
+    return "interrupted" if isinstance(ending, RunStopped) else f"stopped: {ending}{_hint(plan, ending)}"
 
 
-def _keyless(plan: Plan, ending: HarnessError) -> str:
-    """Explain a refused key where none was sent; empty otherwise."""
+def _hint(plan: Plan, ending: HarnessError) -> str:
+    """Explain a refused key where none was sent, and a model's name that is a list; empty otherwise."""
+    if isinstance(ending, UnknownModel):
+        return ": give --model once for each" if "," in plan.sampling.model else ""
     without = plan.found is not None and plan.found.key_from is None
     refused = type(ending) is Denied and REFUSED in str(ending)
     return "; none was sent: give one with LLM_API_KEY or --api-key-file" if without and refused else ""

@@ -7,16 +7,15 @@ in the data are printed with the blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from harness.benchmarks import registry
+from harness.option import command_options
 from harness.options import options
 from harness.reporting.text import rendered
 from harness.ui.console import console
 from harness.ui.streams import show, show_json
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.AsJson):
     """`parts` has the benchmark's own options, by the name of the command."""
 

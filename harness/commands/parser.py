@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
-from difflib import get_close_matches
 from itertools import combinations
 from typing import Any, NoReturn
 
@@ -19,7 +18,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry, settings
 from harness.commands.table import ALONE, COMMANDS, RESUME, RUN, module_of, options_class
-from harness.errors import BadInput, in_brief
+from harness.errors import BadInput, did_you_mean, in_brief, which_is_known
 from harness.model import JSON
 from harness.option import Option, options_of
 from harness.options import options, secrets, settings_file
@@ -63,25 +62,20 @@ class Interface:
 
 
 def _values_of(cls: type[Any], values: Mapping[str, Any]) -> JSON:
-    """Return the values of a class's options, by name; without one, the default."""
-    found: JSON = {one.name: values.get(one.name, one.default) for one in options_of(cls)}
-    return found | {
-        one.name: list(found[one.name]) for one in options_of(cls) if one.many and found[one.name] is not None
-    }
+    """Return those of the values that are of a class's options, by name."""
+    return {option.name: values[option.name] for option in options_of(cls) if option.name in values}
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A command with its options. `settings` are the names of options that the settings file sets, and where; `words`
-    is all that was given: the file's values as words, then the command's own."""
+    """A command with its options."""
 
     interface: Interface
     args: Any
-    words: Sequence[str]
-    settings: Mapping[str, Any]
 
     def execute(self) -> int:
-        return module_of(self.interface.command).execute(self.args)
+        exit_code: int = module_of(self.interface.command).execute(self.args)
+        return exit_code
 
 
 def parsed(arguments: Sequence[str]) -> Parsed:
@@ -89,39 +83,37 @@ def parsed(arguments: Sequence[str]) -> Parsed:
     that cannot be used."""
     name, *words = arguments
     interface = built(name, words)
-    typed = typed_values(interface, words)
+    typed = parser(interface, words).values()
     if name == RUN and typed.get("benchmark", defaults.BENCHMARK) != named_benchmark(interface.own, words):
         raise BadInput(f"name the benchmark before its settings: run {typed['benchmark']} ...")
-    return completed(interface, typed, words)
+    return completed(interface, typed)
 
 
-def completed(interface: Interface, typed: Mapping[str, Any], words: Sequence[str] = ()) -> Parsed:
+def completed(interface: Interface, typed: Mapping[str, Any]) -> Parsed:
     """Return a command with the values that are typed, then those of a settings file, then defaults."""
-    for one, other in _rivals(interface.own, typed):
-        raise BadInput(f"{one.flags[0]} and {other.flags[0]} are for the same: give one of them")
+    exclusive = [option for option in interface.own if option.rivals and option.name in typed]
+    for option, other in combinations(exclusive, 2):
+        if option.rivals == other.rivals:
+            raise BadInput(f"{option.flags[0]} and {other.flags[0]} are for the same: give one of them")
     given = (
-        options.Given() if interface.command in ALONE else settings_file.of_command(_call(interface), typed, _run_call)
+        options.Given()
+        if interface.command in ALONE
+        else settings_file.of_command(_call(interface), typed, lambda: _call(built(RUN, ())))
     )
     if missing := [one for one in interface.own if one.required and one.name not in {*given.values, *typed}]:
         flags = ", ".join([one.flags[0] if one.flags else one.position for one in missing])
         raise BadInput(f"{interface.command} needs {flags}")
     more: JSON = {"typed": frozenset(typed), "places": given.places, "fallback": given.fallback}
-    made = interface.made({**given.values, **typed}, more)
-    return Parsed(interface, made, [interface.command, *given.words, *words], given.places)
+    return Parsed(interface, interface.made({**given.values, **typed}, more))
 
 
 def _call(interface: Interface) -> settings_file.Call:
     return settings_file.Call(interface.command, interface.own, interface.of_benchmark, COMMANDS, all_options)
 
 
-def _run_call() -> settings_file.Call:
-    """Return a call of `run`, as a settings file sees it."""
-    return _call(built(RUN, ()))
-
-
 def all_options() -> dict[str, list[Option]]:
     """Return all options of all commands, by their flags without dashes."""
-    found: dict[str, list[Option]] = {"help": [], "help-all": []}
+    found: dict[str, list[Option]] = {}
     for name in COMMANDS:
         for one in built(name, ()).every:
             for flag in one.flags:
@@ -147,25 +139,24 @@ def called(
     interface = interface_of(name)
     if name == RUN:
         interface = of_benchmark(interface, registry.find(str(given.get("benchmark") or defaults.BENCHMARK)))
-    named = {one.name: keyword(one) for one in interface.own}
-    values = {name: given.get(place) for name, place in named.items()}
+    values = [(option, keyword(option), given.get(keyword(option))) for option in interface.own]
     for part in parts:
         if not (is_dataclass(part) and type(part) in interface.parts.values()):
             raise BadInput(f"extensions: {in_brief(part)} has no options of `{name}`")
-        differing = [one for one in options_of(type(part)) if getattr(part, one.name) != one.default]
-        named |= {one.name: f"{type(part).__name__}.{one.name}" for one in differing}
-        values |= {one.name: getattr(part, one.name) for one in differing}
-    named |= {one.name: f"settings.{one.name.removeprefix(settings.DEST)}" for one in interface.of_benchmark}
-    values |= {f"{settings.DEST}{name}": value for name, value in (settings_of or {}).items()}
-    if unknown := [name for name in values if name not in named]:
-        known = ", ".join(one.name.removeprefix(settings.DEST) for one in interface.of_benchmark)
-        raise BadInput(f"settings: unknown setting {unknown[0].removeprefix(settings.DEST)}: there are {known}")
+        for option in options_of(type(part)):
+            value = getattr(part, option.name)
+            values.append((option, f"{type(part).__name__}.{option.name}", None if value == option.default else value))
+    known = {option.name.removeprefix(settings.DEST): option for option in interface.of_benchmark}
+    for setting, value in (settings_of or {}).items():
+        if setting not in known:
+            raise BadInput(f"settings: no setting {setting}{which_is_known(setting, known)}")
+        values.append((known[setting], f"settings.{setting}", value))
     typed: JSON = {}
-    for one in interface.every:
+    for option, place, value in values:
         try:
-            typed |= {one.name: one.value(values[one.name])} if values.get(one.name) is not None else {}
+            typed |= {option.name: option.value(value)} if value is not None else {}
         except ValueError as error:
-            raise BadInput(f"{named[one.name]}: {error}") from None
+            raise BadInput(f"{place}: {error}") from None
     return completed(interface, typed)
 
 
@@ -213,35 +204,23 @@ def named_benchmark(known: Sequence[Option], words: Sequence[str]) -> str:
 # argparse
 
 
-def typed_values(interface: Interface, words: Sequence[str]) -> dict[str, Any]:
-    """Return the values of a command's words, by the names of options. Print help, or an error, and leave."""
-    found = vars(parser(interface, words).parse_args(list(words)))
-    return {name: value for name, value in found.items() if value is not None and value != []}
-
-
-def parser(interface: Interface, words: Sequence[str] = (), *, whole: bool | None = None) -> Parser:
-    """Return a parser of a command's words; its help has all options if `whole`, else those of every day."""
+def parser(interface: Interface, words: Sequence[str]) -> Parser:
+    """Return a parser of a command's words; its help has all options with `--help-all`, else those of every day."""
     name, every = interface.command, interface.every
     layered = name in (RUN, RESUME)
-    whole = (ALL in words if whole is None else whole) or not layered
+    whole = ALL in words or not layered
     examples = "".join(f"  {line}\n" for line in interface.cls.examples)
     parts = [f"examples:\n{examples}" if examples else ""]
     more = sum(not one.everyday for one in every)
     parts += [] if whole else [f"`harness {name} {ALL}` lists {more} more options"]
-    made = Parser(
-        words,
-        every,
-        prog=f"harness {name}",
-        description=COMMANDS[name],
-        epilog="\n".join(filter(None, parts)) or None,
-    )
+    made = Parser(words, f"harness {name}", COMMANDS[name], "\n".join(filter(None, parts)) or None, every)
     if layered:
         made.add_argument(ALL, action="help", help="show every option" if not whole else "show this")
     groups: dict[str, Any] = {"": made}
     for one in every:
-        within = groups.setdefault(one.group, None) or made.add_argument_group(one.group)
-        groups[one.group] = within
-        add(within, one, hidden=not (whole or one.everyday))
+        if one.group not in groups:
+            groups[one.group] = made.add_argument_group(one.group)
+        add(groups[one.group], one, hidden=not (whole or one.everyday))
     return made
 
 
@@ -265,8 +244,6 @@ def add(to: Any, one: Option, *, hidden: bool = False) -> list[argparse.Action]:
             value["action"] = "append"
         if one.position:
             words = words if hidden else f"the same as {one.position}; may be repeated"
-        if one.required:
-            value["required"] = False  # a settings file may have it
         made.append(to.add_argument(*one.flags, dest=one.name, default=argparse.SUPPRESS, help=words, **value))
     return made
 
@@ -284,39 +261,30 @@ def _of_text(one: Option) -> Any:
 class Parser(argparse.ArgumentParser):
     """A parser of these words whose errors show no secret of them."""
 
-    def __init__(self, words: Sequence[str] = (), every: Sequence[Option] = (), **more: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **more)
+    def __init__(
+        self, words: Sequence[str], prog: str, description: str, epilog: str | None, every: Sequence[Option] = ()
+    ) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, None, description, epilog, formatter_class=formatter, allow_abbrev=False)
         self._words, self._every = words, every
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, unknown = self.parse_known_args(args, namespace)
+    def values(self) -> JSON:
+        """Return what the words give, by the names of options. Print help, or an error, and leave."""
+        found, unknown = self.parse_known_args(self._words)
         if flags := [word.partition("=")[0] for word in unknown if word.startswith("-")]:
             self.error("; ".join(map(self._unknown, flags)))
         if unknown:
             self.error(f"unexpected argument {unknown[0]}")
-        return found
+        return {name: value for name, value in vars(found).items() if value is not None and value != []}
 
     def _unknown(self, flag: str) -> str:
         """Return the message on an unknown option: whose it is, or the nearest known one."""
         owner = settings_file.owner_of(flag)
-        return f"{flag} is an option of `run {owner}`" if owner else f"unknown option {flag}{near(flag, self._every)}"
+        if owner:
+            return f"{flag} is an option of `run {owner}`"
+        known = [name for option in self._every for name in option.flags if name.startswith("--")]
+        return f"unknown option {flag}{did_you_mean(flag, ['--help', *known])}"
 
     def error(self, message: str) -> NoReturn:
         words = on_one_line(secrets.scrubber(self._words, os.environ)(message))
         self.exit(2, f"{self.prog}: error: {words} (`{self.prog} --help` lists the options)\n")
-
-
-def _rivals(every: Sequence[Option], typed: Mapping[str, Any]) -> Iterator[tuple[Option, Option]]:
-    """Yield options that are both given, and exclude each other."""
-    given = [one for one in every if one.rivals and one.name in typed]
-    yield from (pair for pair in combinations(given, 2) if pair[0].rivals == pair[1].rivals)
-
-
-def near(flag: str, every: Sequence[Option]) -> str:
-    """Return a question with the option that was meant, as the end of a message; empty if none is near."""
-    known = ["--help", *(name for one in every for name in one.flags if name.startswith("--"))]
-    longer = [name for name in known if len(flag) > 3 and name.startswith(flag)]
-    words = {name.removeprefix("--"): name for name in known}
-    close = get_close_matches(flag.lstrip("-").lower().replace("_", "-"), words, 1, 0.7)
-    found = longer or [words[word] for word in close]
-    return f": did you mean {found[0]}?" if found else ""

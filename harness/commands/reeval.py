@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +9,12 @@ from harness.analysis import imported_scores, rescoring, selection
 from harness.analysis.rescoring import Rescored
 from harness.benchmarks import overview
 from harness.commands.report import write_new_page
-from harness.option import option
+from harness.option import command_options, option
 from harness.options import options
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Pages, options.Earlier, options.Which):
     reparse: bool = option(False, "start from the saved responses instead of the saved answers", everyday=True)
     new_prices: bool = option(

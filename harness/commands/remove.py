@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from harness.analysis import selection
 from harness.engine.files import stamp
 from harness.errors import BadInput, in_brief
+from harness.option import command_options
 from harness.options import options
 from harness.store.run import RunStore, runs_in
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.ResultsFolder):
     runs: Sequence[str] = options.runs_option("names of runs, their folders under the results")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
@@ -28,7 +28,7 @@ def execute(args: Options) -> int:
 
 def _remove(name: str, args: Options) -> None:
     """Set a run aside on all named subsets, or on none if one of them is in use."""
-    folder, platforms = args.results_dir / name, {word.lower() for word in args.platform or ()}
+    folder, platforms = args.results_dir / name, args.platform or ()
     found = [files for files in runs_in(folder) if not platforms or files.subset in platforms]
     if not found:
         raise BadInput(f"{in_brief(str(folder))} holds no run of these names: `harness status` lists the runs")

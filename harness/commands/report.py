@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from harness.benchmarks import registry
 from harness.benchmarks.reports import Report, loaded
 from harness.engine.files import index_file
 from harness.errors import BadInput, ExitCode, HarnessError, in_brief
-from harness.option import file_of, option, whole
+from harness.option import command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import pages
 from harness.reporting.outputs import check_free
@@ -43,7 +42,7 @@ def _users(text: str) -> int | str:
     return int(text)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Forced, options.Earlier, options.Which):
     """Which runs to report, what a page shows, and where it is written."""
 
@@ -53,6 +52,7 @@ class Options(options.Forced, options.Earlier, options.Which):
         f"users to show one by one (default: {pages.SAMPLE}); `{ALL}` writes a second page with every user",
         unit="N",
         read=_users,
+        own=True,
     )
     out: Path | None = option(
         None, "where to write the page (default: with the report)", unit="FILE.html", read=file_of(".html")
@@ -150,7 +150,7 @@ def selected(args: Options) -> tuple[list[RunFiles], int]:
 
     A report that cannot be read is reported and skipped, if the model in it matters.
     """
-    platforms, code = {name.lower() for name in args.platform or ()}, 0
+    platforms, code = args.platform or (), 0
     found = []
     for path in sorted(args.results_dir.glob("*/eval_report_*.json")):
         files = RunFiles(path.parent, path.stem.removeprefix("eval_report_"))

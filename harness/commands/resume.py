@@ -21,7 +21,7 @@ from harness.commands.notices import resume_words
 from harness.commands.report import write_new_page
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.options import address, endpoint_file, models, options, providers
+from harness.options import address, endpoint_file, models, options, prices, providers
 from harness.options.extension import hooks_of
 from harness.options.options import ResumeOptions
 from harness.options.plan import Plan, Terms, Way, sampling_again
@@ -101,7 +101,7 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
             usable(one)
     price = None
     if found:
-        today = models.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
+        today = prices.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
         price = today or manifest.price_at(found.shown)
     is_known = all(run.is_known for run in group)  # else a manifest may name any file
     return Plan(

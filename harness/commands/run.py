@@ -17,7 +17,7 @@ from harness.commands import reeval
 from harness.commands.fetch.command import fetch
 from harness.commands.launch import launch
 from harness.commands.report import write_new_page
-from harness.errors import BadInput
+from harness.errors import BadInput, which_is_known
 from harness.model import JSON
 from harness.options import endpoint_file, models, options, providers
 from harness.options.extension import hooks_of
@@ -107,8 +107,10 @@ def _plan(
         raise BadInput(f"{model.name}: its extra body sets the seed of every repeat: use --seed instead")
     if benchmark.asking.wants_schema and "response_format" in sampling.extra_body:
         raise BadInput(f"{model.name}: its extra body sets the response_format that --structured is to set")
-    if args.primary not in (None, *(known := [metric.name for metric in benchmark.metrics])):
-        raise BadInput(f"--primary {args.primary}: {benchmark.name} has the metrics {', '.join(known)}")
+    metrics = [metric.name for metric in benchmark.metrics]
+    if args.primary is not None and args.primary not in metrics:
+        known = which_is_known(args.primary, metrics)
+        raise BadInput(f"--primary: {benchmark.name} has no metric {args.primary}{known}")
     tuning = options.tuning(args, learned | model.pace)
     return Plan(
         name=name,

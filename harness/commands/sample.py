@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from harness.benchmarks import registry
 from harness.benchmarks.tasks import how_to_get
 from harness.engine.files import index_file
 from harness.errors import BadInput
-from harness.option import option
-from harness.options import options
+from harness.option import command_options, option
+from harness.options import fields, options
 from harness.reporting.outputs import check_free
 from harness.store import atomic
 from harness.ui.console import console
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Forced, options.ResultsFolder, options.TasksFolder, options.OneBenchmark):
-    ratio: float = option(words="share of the users, such as 0.2", unit="R", check=options.SHARE)
+    ratio: float = option(words="share of the users, such as 0.2", unit="R", check=fields.SHARE)
     sample_seed: int = options.sample_seed_option("for one seed, larger shares contain smaller ones")
     platform: Sequence[str] | None = options.platform_option(
         "one subset; may be repeated (default: all that have tasks)"

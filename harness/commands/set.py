@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
 from harness.commands.watch import OnePlaying, found
 from harness.engine import control_calls as calls
 from harness.errors import BadInput
-from harness.option import POSITIVE, RUNS, option
+from harness.option import POSITIVE, command_options, option
 from harness.options import options
 from harness.options.fields import CONCURRENCY
 from harness.store.files import RunFiles
@@ -20,10 +19,10 @@ from harness.ui.words import plural
 limit = partial(option, None, unit="N", everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness set deepseek-chat --concurrency 32 --rpm 300",)
-    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    run: str = options.run_option()
     concurrency: int | Literal["auto"] | None = limit(
         "maximum requests in flight, or `auto`", read=options.concurrency, check=CONCURRENCY
     )

@@ -23,6 +23,7 @@ from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
 from harness.errors import BadInput
 from harness.model import JSON
+from harness.option import command_options
 from harness.options import options
 from harness.printable import on_one_line
 from harness.store.lock import held
@@ -45,7 +46,7 @@ GAP = "  "
 WAVES = "waves"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.AsJson, options.ResultsFolder, options.TasksFolder, options.Which):
     """Which runs to show."""
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.commands.set import one_of
 from harness.commands.watch import OnePlaying
 from harness.engine import control_calls as calls
-from harness.option import RUNS, option
+from harness.option import command_options
 from harness.options import options
 from harness.ui.streams import show
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness stop deepseek-chat",)
-    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    run: str = options.run_option()
 
 
 def execute(args: Options) -> int:

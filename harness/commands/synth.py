@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.benchmark import Benchmark, files_needed
 from harness.benchmarks import registry
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput, BenchmarkError, in_brief
-from harness.option import POSITIVE, folder, option
-from harness.options import options
+from harness.option import POSITIVE, command_options, folder, option
+from harness.options import fields, options
 from harness.store.atomic import make_folder, replacing
 from harness.ui.console import console
 
@@ -22,10 +20,10 @@ OPTIONS = {"platform": "subsets", "steps": "mean_steps"}
 """Option -> the keyword of `synthesise` that takes it, where a benchmark's has it."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.OneBenchmark):
     out: Path = option(words="folder to write into", unit="DIR", read=folder)
-    users: int = option(words="users per subset", check=options.POSITIVE_INT)
+    users: int = option(words="users per subset", check=fields.POSITIVE_INT, own=True)
     seed: int = option(0, unit="S")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated (default: all)")
     steps: float | None = option(None, "mean number of steps per user", unit="MEAN", check=POSITIVE)
@@ -52,7 +50,8 @@ def execute(args: Options) -> int:
 
 def _made(cls: type[Benchmark], args: Options, subsets: list[str]) -> dict[str, Iterable[bytes]]:
     """Return the content of each file, by path below the folder; nothing if the benchmark wrote its files itself."""
-    make: Any = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
+    make: Callable[..., Mapping[str, Iterable[bytes]] | None]
+    make = cls.synthesise if inspect.ismethod(cls.synthesise) else cls().synthesise
     taken = inspect.signature(make).parameters
     given = {"subsets": subsets if args.platform else None, "mean_steps": args.steps}
     for flag, keyword in OPTIONS.items():

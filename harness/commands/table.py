@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from harness.benchmarks import registry
+from harness.errors import BadInput, in_brief, which_is_known
 from harness.options import options
 
 RUN, RESUME = "run", "resume"
@@ -38,6 +39,12 @@ COMMANDS: Mapping[str, str] = {
     "trust": "allow the settings file and the providers file of this folder, as they are now",
     **{name: command.does for name, command in registry.COMMANDS.items()},
 }
+
+
+def check_command(name: str) -> None:
+    """Raise `BadInput` for a name that is no command's."""
+    if name not in COMMANDS:
+        raise BadInput(f"{in_brief(name)} is no command{which_is_known(name, COMMANDS)}")
 
 
 class CommandModule(Protocol):

@@ -6,24 +6,26 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
+from typing import ClassVar
 
 from harness.benchmarks.files import input_file
 from harness.errors import BadInput, MachineError
+from harness.option import command_options
 from harness.options import options, providers, user_files
 from harness.ui.streams import show, tell
 from harness.ui.words import plural
 
-EXAMPLES = ("harness trust",)
 MANY_BLANKS = re.compile(r"\s{40,}")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Options):
     """Nothing: the command is about the two files that other commands look for here."""
+
+    examples: ClassVar[Sequence[str]] = ("harness trust",)
 
 
 def execute(args: Options) -> int:

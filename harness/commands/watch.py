@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
 from harness.model import Snapshots
-from harness.option import RUNS, option
+from harness.option import command_options
 from harness.options import options
 from harness.store.files import RunFiles, runs
 from harness.ui.console import console
@@ -20,17 +19,15 @@ from harness.ui.live import display
 LOOK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class OnePlaying(options.ResultsFolder):
     """A run that is being played, of which one process may play each subset."""
 
-    run: str | None = option(
-        None, "name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True
-    )
+    run: str | None = options.run_option(None)
     platform: Sequence[str] | None = options.platform_option("the process that plays this subset")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(OnePlaying):
     examples: ClassVar[Sequence[str]] = ("harness watch", "harness watch deepseek-chat")
 
@@ -48,7 +45,7 @@ def execute(args: Options) -> int:
 
 def found(args: OnePlaying) -> list[RunFiles]:
     """Return the subsets of the run that the options name, of all runs without a name."""
-    subsets = {name.lower() for name in args.platform or ()}
+    subsets = args.platform or ()
     return [
         files
         for files in runs(args.results_dir)

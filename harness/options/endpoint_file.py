@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any
 
 from harness.benchmarks.files import content
 from harness.defaults import CONCURRENCY_MOST
 from harness.errors import BadInput, to_install
 from harness.model import JSON
-from harness.option import whole
+from harness.option import ANY_TEXT, whole
 from harness.options import fields, providers, trusted
 from harness.options.options import Endpoint, Session
 
@@ -66,21 +65,21 @@ def read(path: Path) -> tuple[Endpoint, int]:
         "model": fields.MODEL,
         pace: whole(1, CONCURRENCY_MOST),
         "timeout": fields.SECONDS,
-        "api_key": (lambda value: type(value) is str, "a key in quotes"),
-        "base_url": (lambda value: type(value) is str, "an address"),
+        "api_key": (ANY_TEXT[0], "a key in quotes"),
+        "base_url": (ANY_TEXT[0], "an address"),
     }
-    found = {name: value for name in checks if (value := first.get(name)) is not None}
     for name, (fits, expected) in checks.items():
-        if (name in found or name == "model") and not fits(found.get(name)):
+        value = first.get(name)
+        if (value is not None or name == "model") and not fits(value):
             raise BadInput(f"{path}: field llm[0].{name}: expected {expected}")
-    url = found.get("base_url") or _known_address(first.get("provider"), path)
-    key = found.get("api_key") or None
-    names = {"concurrency": pace, "timeout": "timeout"}
-    tuning = {name: found[given] for name, given in names.items() if given in found}
-    return Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", found["model"], tuning, str(path)), len(entries) - 1
+    url = first.get("base_url") or _known_address(first.get("provider"), path)
+    key = first.get("api_key") or None
+    limits = {"concurrency": first.get(pace), "timeout": first.get("timeout")}
+    tuning = {name: value for name, value in limits.items() if value is not None}
+    return Endpoint(url, key, f"{FROM_CONFIG}{path.resolve()}", first["model"], tuning, str(path)), len(entries) - 1
 
 
-def _known_address(provider: Any, path: Path) -> str:
+def _known_address(provider: object, path: Path) -> str:
     """Return the address of a provider in the shipped providers file."""
     if type(provider) is not str or provider not in OURS:
         raise BadInput(f"{path}: field llm[0].base_url: expected an address, or as provider one of {', '.join(OURS)}")
@@ -93,7 +92,7 @@ def _document(path: Path) -> JSON:
     except ImportError:
         raise BadInput(f"--config needs the package PyYAML: {to_install('PyYAML')}") from None
     try:
-        data: Any = yaml.safe_load(content(path, LARGEST))
+        data: object = yaml.safe_load(content(path, LARGEST))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, *OF_TAGS) as error:

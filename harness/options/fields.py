@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeGuard
 from urllib.parse import urlsplit
 
 from harness.client.address import Address, check
 from harness.defaults import AUTO, BITS_64, CONCURRENCY_MOST, SECONDS_MOST, STREAMS
 from harness.errors import BadInput
 from harness.model import JSON
-from harness.option import POSITIVE, Check, number, whole
+from harness.option import CHECKS, NOT_NEGATIVE, POSITIVE, Check, number, one_of, whole
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -28,7 +28,7 @@ OWN_HEADERS = frozenset({"connection", "content-length", "content-type", "host",
 """Headers that the client sets itself."""
 
 
-def checked(table: Any, checks: Mapping[str, Check], where: str) -> JSON:
+def checked(table: object, checks: Mapping[str, Check], where: str) -> JSON:
     """Return a table all of whose fields are known and fit. Raise `BadInput` with the field, without its value."""
     if type(table) is not dict:
         raise BadInput(f"{where}: expected a table with fields such as {', '.join(list(checks)[:3])}")
@@ -43,7 +43,7 @@ def checked(table: Any, checks: Mapping[str, Check], where: str) -> JSON:
     return dict(table)
 
 
-def header(name: str, value: Any) -> tuple[str, str]:
+def header(name: str, value: object) -> tuple[str, str]:
     """Return both, if they can be sent with the harness's own headers. Raise `BadInput`, without the value."""
     if not HEADER_NAME.fullmatch(name):
         raise BadInput(f"{name!r} cannot be a header's name: expected ASCII letters, digits and '-'")
@@ -70,14 +70,14 @@ def check_headers(table: JSON, where: str) -> None:
             raise BadInput(f"{where}: the header {name}: expected the name of a variable between ${{ and }}")
 
 
-def is_header_value(value: Any) -> bool:
+def is_header_value(value: object) -> TypeGuard[str]:
     """Latin-1 without control characters (RFC 9110, section 5.5), and without margins, which would be cut off."""
     if type(value) is not str or value != value.strip():
         return False
     return all(31 < ord(sign) < 127 or 159 < ord(sign) < 256 for sign in value)
 
 
-def is_address(value: Any) -> bool:
+def is_address(value: str) -> bool:
     try:
         check(Address(value))
     except BadInput:
@@ -85,17 +85,17 @@ def is_address(value: Any) -> bool:
     return True
 
 
-def _are_addresses(value: Any) -> bool:
+def _are_addresses(value: object) -> bool:
     """One or a list; credentials belong in the variable that `url_env` names."""
     urls = value if type(value) is list else [value]
     return bool(urls) and all(type(url) is str and is_address(url) and "@" not in urlsplit(url).netloc for url in urls)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return type(value) is str and bool(value.strip()) and value.isprintable()
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: object) -> bool:
     """Whether a value of TOML, which also has dates, infinity and numbers beyond 64 bits, is one of JSON."""
     match value:
         case dict():
@@ -114,6 +114,8 @@ CONCURRENCY: Check = (
     lambda value: value == AUTO or whole(1, CONCURRENCY_MOST)[0](value),
     f'a whole number from 1 to {CONCURRENCY_MOST}, or "{AUTO}"',
 )
+POSITIVE_INT = whole(1, BITS_64 - 1)
+SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
 SECONDS = number(lambda value: 0 < value <= SECONDS_MOST, "seconds above 0 and at most a year")
 VARIABLE_NAME: Check = (
     lambda value: value == "" or (type(value) is str and VARIABLE.fullmatch(value) is not None),
@@ -129,14 +131,14 @@ PROVIDER: Mapping[str, Check] = {
     ),
     "url_env": VARIABLE_NAME,
     "key_env": VARIABLE_NAME,
-    "key_required": (lambda value: type(value) is bool, "true or false"),
+    "key_required": CHECKS[bool],
     "rpm": POSITIVE,
     "tpm": POSITIVE,
     "concurrency": CONCURRENCY,
     "timeout": SECONDS,
     "extra_body": BODY,
-    "extra_headers": (lambda value: type(value) is dict, "a table of headers"),
-    "stream": (lambda value: type(value) is str and value in STREAMS, f"one of {', '.join(STREAMS)}"),
+    "extra_headers": (CHECKS[dict][0], "a table of headers"),
+    "stream": one_of(STREAMS),
     "adapt": (lambda value: type(value) is list and all(map(_is_text, value)), "a list of names of quirks"),
     "ca_file": (_is_text, "the path of a file of certificates"),
     "prices": (
@@ -151,9 +153,9 @@ QUEUED: Mapping[str, Check] = {
         "a name that a run's folder can have",
     ),
     "extra_body": BODY,
-    "temperature": number(lambda value: value >= 0, "a number from 0"),
-    "top_p": number(lambda value: 0 < value <= 1, "a number above 0 and at most 1"),
-    "seed": whole(-BITS_64, BITS_64 - 1),
-    "max_tokens": whole(1, BITS_64 - 1),
+    "temperature": NOT_NEGATIVE,
+    "top_p": SHARE,
+    "seed": CHECKS[int],
+    "max_tokens": POSITIVE_INT,
 }
 """The fields of a table `[providers.NAME]`, and of an entry of a queue; extensions add theirs to these."""

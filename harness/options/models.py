@@ -14,7 +14,7 @@ from harness.client import quirks
 from harness.client.connect import usable
 from harness.client.request_body import Sampling
 from harness.cost import Price
-from harness.errors import BadInput
+from harness.errors import BadInput, which_is_known
 from harness.model import JSON, Message, Request
 from harness.options import address, options, prices, providers
 from harness.options.options import RunOptions
@@ -72,12 +72,7 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
-    return Model(run_name, sampling, found, pace, price_of(found, model, book), entry.extensions)
-
-
-def price_of(found: address.Found | None, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint, None if it is not known, and for a baseline, which costs nothing."""
-    return prices.price_of(found, model, book) if found else None
+    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book), entry.extensions)
 
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
@@ -103,9 +98,8 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
     found = [QueuedModel(model) for model in models]
     if args.queue is not None:
         if args.queue not in book.queues:
-            known = ", ".join(book.queues) or "none"
-            where = args.source("queue")
-            raise BadInput(f"{where}: there is no queue {args.queue} in {book.files[-1]}: known are {known}")
+            known = which_is_known(args.queue, book.queues)
+            raise BadInput(f"{args.source('queue')}: no queue {args.queue} in {book.files[-1]}{known}")
         found += book.queues[args.queue]
     if args.name and len(found) > 1:
         where = args.source("name")
@@ -130,8 +124,8 @@ def provider_named(name: str | None, book: Book, args: RunOptions) -> Provider |
     if name is None:
         return None
     if (provider := book.providers.get(name)) is None:
-        where, known = args.source("provider"), ", ".join(book.providers)
-        raise BadInput(f"{where}: unknown provider {name}: known to {book.files[-1]} are {known}")
+        known = which_is_known(name, book.providers)
+        raise BadInput(f"{args.source('provider')}: no provider {name} in {book.files[-1]}{known}")
     try:
         quirks.checked(provider.adapt)
     except BadInput as error:

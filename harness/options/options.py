@@ -6,7 +6,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -18,10 +18,20 @@ from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.chat import Structured
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
-from harness.errors import BadInput, in_brief
+from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
-from harness.option import ANY_TEXT, CHECKS, NOT_NEGATIVE, POSITIVE, RUNS, folder, number, option, whole
-from harness.options.fields import CONCURRENCY, SECONDS
+from harness.option import (
+    ANY_TEXT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RUNS,
+    command_options,
+    folder,
+    number,
+    option,
+    whole,
+)
+from harness.options.fields import CONCURRENCY, POSITIVE_INT, SECONDS, SHARE
 from harness.options.fields import header as checked_header
 from harness.store.manifest import PART
 
@@ -31,19 +41,21 @@ NAME_BYTES = 200
 RESERVED = frozenset({defaults.INDEX_FOLDER, defaults.EXCEL_FOLDER, defaults.ALL_RUNS_PAGE})
 
 SEED_MOST = 2**32 - 1
-POSITIVE_INT = whole(1, defaults.BITS_64 - 1)
 REQUESTS = whole(1, CONCURRENCY_MOST)
 RETRIES = whole(0, RETRIES_MOST)
-SHARE = number(lambda value: 0 < value <= 1, "a number above 0 and at most 1")
-IS_HEADER = (lambda value: type(value) is tuple and len(value) == 2 and bool(checked_header(*value)), "NAME:VALUE")
 WAIT = number(lambda value: 0 <= value <= SECONDS_MOST, "seconds from 0 to a year")
 
 
 def folder_name(text: str) -> str:
     """Parse a run's name."""
-    if not text.strip():
-        raise ValueError(f"expected {CHECKS[str][1]}")
     return run_name(text, "")
+
+
+def subset_name(text: str) -> str:
+    """Parse the name of a subset, in any letter case; no comma can be in it."""
+    if "," in text:
+        raise ValueError(f"expected one subset, got {in_brief(text)}: give the option once for each")
+    return text.lower()
 
 
 def header(text: str) -> tuple[str, str]:
@@ -116,16 +128,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a file gives a command, by the names of options: values, and their places; an address with its key; and the
-    values as words of a command line."""
+    """What a file gives a command, by the names of options: values, and their places; and an address with its key."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     fallback: Fallback | None = None
     places: Mapping[str, Any] = field(default_factory=dict)
-    words: Sequence[str] = ()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options:
     """What every command is called with. `typed` are the names of the options that the user's own words set, `places`
     says where the settings file has its values, and `fallback` is that file's address. `parts` are the options of what
@@ -133,7 +143,7 @@ class Options:
 
     examples: ClassVar[Sequence[str]] = ()
     typed: frozenset[str] = frozenset()
-    places: Mapping[str, object] | None = None
+    places: Mapping[str, object] = field(default_factory=dict)
     fallback: Fallback | None = None
     parts: Mapping[str, Any] = field(default_factory=dict)
     settings_file: Path | None = option(
@@ -143,31 +153,31 @@ class Options:
         once=True,
     )
 
-    def option(self, name: str, default: Any = None) -> Any:
+    def option(self, name: str, default: object = None) -> Any:
         """Return the value of an option, by the name of its field, of the command or of what extends it; without one,
         the default."""
         return next((getattr(one, name) for one in (self, *self.parts.values()) if hasattr(one, name)), default)
 
     def source(self, name: str) -> str:
         """Return where an option's value comes from, for messages: the settings file with the key, or the flag."""
-        return str((self.places or {}).get(name) or f"--{name.replace('_', '-')}")
+        return str(self.places.get(name) or f"--{name.replace('_', '-')}")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class TasksFolder(Options):
     """Where tasks are."""
 
     tasks_dir: Path = option(defaults.TASKS_FOLDER, "default: tasks", unit="DIR", read=folder)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class ResultsFolder(Options):
     """Where runs are."""
 
     results_dir: Path = option(defaults.RESULTS_FOLDER, "default: results", unit="DIR", read=folder, everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Earlier(ResultsFolder):
     """Runs that exist, and what their code needs."""
 
@@ -186,7 +196,7 @@ class Earlier(ResultsFolder):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Pages(Options):
     """Whether pages of new reports are written."""
 
@@ -201,11 +211,16 @@ def runs_option(words: str, *, read: Callable[[str], str] | None = folder_name, 
     return option((), words, unit=unit, flags="--name", read=read, **more)
 
 
+def run_option(default: object = MISSING) -> Any:
+    """Return the field of one run's name, by position."""
+    return option(default, "name of the run", position="RUN", read=folder_name, completes=RUNS, everyday=True)
+
+
 def platform_option(words: str) -> Any:
-    return option(None, words, unit="NAME", flags="--subset --platform", own=True, everyday=True)
+    return option(None, words, unit="NAME", flags="--subset --platform", read=subset_name, own=True, everyday=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Which(Options):
     """Which runs; without these options, all."""
 
@@ -214,7 +229,7 @@ class Which(Options):
     platform: Sequence[str] | None = platform_option("one subset; may be repeated")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class OneBenchmark(Options):
     """The benchmark that a command is for."""
 
@@ -226,14 +241,14 @@ class OneBenchmark(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Forced(Options):
     """Whether outputs may replace what is at a path that the user names."""
 
     force: bool = option(False, "replace files that are there already", once=True)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class AsJson(Options):
     """Whether output is for programs."""
 
@@ -255,7 +270,7 @@ of_endpoint, of_tuning = partial(option, None, group=ENDPOINT), partial(option, 
 of_request = partial(option, group=REQUEST)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Session(ResultsFolder, Pages):
     """Commands that play: endpoint, tuning, display. Those of `Tuning` have its names; None is what the provider, an
     earlier process or the default says. `progress` gets snapshots instead of the display, and `run_async` awaits the
@@ -280,7 +295,7 @@ class Session(ResultsFolder, Pages):
     )
     extra_header: Sequence[tuple[str, str]] = option(
         (), "additional header for every request; may be repeated",
-        unit="NAME:VALUE", read=header, check=IS_HEADER, secret=True, group=ENDPOINT,
+        unit="NAME:VALUE", read=header, secret=True, group=ENDPOINT,
     )  # fmt: skip
     ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
     concurrency: int | Literal["auto"] | None = of_tuning(
@@ -331,7 +346,7 @@ class Session(ResultsFolder, Pages):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class RunOptions(Session, TasksFolder, OneBenchmark):
     """`benchmark_class` is the class that `benchmark` names, and `of_benchmark` are its settings, by their fields."""
 
@@ -418,7 +433,7 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         return self.benchmark_class or registry.find(self.benchmark)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class ResumeOptions(Session, Earlier, Which):
     """Options of `resume`."""
 
@@ -439,11 +454,10 @@ def named_runs(runs: Sequence[str]) -> list[str]:
 
 
 def subsets(cls: type[Benchmark], platforms: Sequence[str] | None) -> list[str]:
-    """Return the named subsets, in any letter case, in the benchmark's order; all if none is named."""
-    wanted = {name.lower() for name in platforms or cls.subsets}
-    if unknown := wanted - cls.subsets.keys():
-        known = ", ".join(cls.subsets)
-        raise BadInput(f"{cls.name} has no subset {', '.join(sorted(unknown))}: known are {known}")
+    """Return the named subsets in the benchmark's order; all if none is named."""
+    wanted = set(platforms or cls.subsets)
+    for name in sorted(wanted - cls.subsets.keys()):
+        raise BadInput(f"{cls.name} has no subset {name}{which_is_known(name, cls.subsets)}")
     return [name for name in cls.subsets if name in wanted]
 
 

@@ -27,7 +27,7 @@ from harness.defaults import EMBEDDED
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.options import providers
-from harness.options.address import Found, host_of
+from harness.options.address import Found, hosts_in
 from harness.options.providers import Book, Provider
 from harness.store.manifest import Manifest
 
@@ -57,9 +57,9 @@ def shipped() -> Mapping[str, Prices]:
     }
 
 
-def price_of(found: Found, model: str, book: Book) -> Price | None:
-    """Return the price of a model at an endpoint; None if it is not known."""
-    return next(_prices(found, model, book), None)
+def price_of(found: Found | None, model: str, book: Book) -> Price | None:
+    """Return the price of a model at an endpoint; None if it is not known, and for a baseline, which costs nothing."""
+    return next(_prices(found, model, book), None) if found else None
 
 
 def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
@@ -67,10 +67,11 @@ def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
     undated = DATE.sub("", model)
     names = dict.fromkeys((model, undated))
     if found.provider:
-        own = [found.provider] if _is_at(found, found.provider, os.environ) else []
+        own = [found.provider] if _is_at_own(found, found.provider) else []
     else:
-        own = [provider for provider in book.providers.values() if _is_at(found, provider)]
-    tables = [name for name, one in providers.shipped().providers.items() if _is_at(found, one)]
+        own = [provider for provider in book.providers.values() if found.hosts <= hosts_in(provider.base_url)]
+    shipped_providers = providers.shipped().providers
+    tables = [name for name, one in shipped_providers.items() if found.hosts <= hosts_in(one.base_url)]
     yield from (one.prices[name] for name in names for one in own if name in one.prices)
     for name in names:
         yield from (prices[name] for table in tables if name in (prices := shipped().get(table, {})))
@@ -140,10 +141,8 @@ def _price_again(manifest: Manifest, endpoint: str, book: Book) -> Price | None:
     return price_of(found, manifest.identity["model"], book)
 
 
-def _is_at(found: Found, provider: Provider, environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether all addresses are on servers that a providers file, or else a variable in the `environment`, names
-    for the provider. One that has no address of its own is wherever the user says."""
-    if environment is not None and not provider.base_url:
-        return True
-    urls = provider.base_url if environment is None else providers.addresses(provider, environment)
-    return found.hosts <= {host_of(url) for url in (*provider.base_url, *urls)}
+def _is_at_own(found: Found, provider: Provider) -> bool:
+    """Return whether all addresses are on servers that the providers file, or a variable, names for the provider. One
+    that has no address of its own is wherever the user says."""
+    own = (*provider.base_url, *providers.addresses(provider, os.environ)) if provider.base_url else ()
+    return not own or found.hosts <= hosts_in(own)

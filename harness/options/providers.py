@@ -196,7 +196,7 @@ def _entries(document: JSON, kind: str, path: Path) -> list[tuple[str, Any]]:
     return list(entries.items())
 
 
-def _provider(below: Provider, entry: Any, path: Path) -> Provider:
+def _provider(below: Provider, entry: object, path: Path) -> Provider:
     where = f"{path}: providers.{below.name}"
     given = fields.checked(entry, fields.PROVIDER, where)
     fields.check_headers(given.get("extra_headers", {}), f"{where}.extra_headers")
@@ -222,7 +222,7 @@ def _provider(below: Provider, entry: Any, path: Path) -> Provider:
     return made
 
 
-def _price(value: Any, where: str) -> Price:
+def _price(value: object, where: str) -> Price:
     try:
         return msgspec.convert(value, Price)
     except msgspec.ValidationError as error:
@@ -237,7 +237,7 @@ def _moved(below: Provider, made: Provider) -> bool:
     return below.key_env is not None and bool(elsewhere or made.url_env != below.url_env)
 
 
-def _queue(name: str, entries: Any, path: Path) -> tuple[QueuedModel, ...]:
+def _queue(name: str, entries: object, path: Path) -> tuple[QueuedModel, ...]:
     where = f"{path}: queues.{name}"
     if type(entries) is not list or not entries:
         raise BadInput(f'{where}: expected a list of models, such as ["deepseek:deepseek-chat", {{model = "..."}}]')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -32,18 +33,11 @@ def scrubber(arguments: Sequence[str], environment: Mapping[str, str]) -> Scrubb
     return Scrubber(secret for secret in found if len(secret) >= SHORTEST_SECRET)
 
 
-def values(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield options and values of `--name value` and `--name=value`."""
-    for at, word in enumerate(arguments):
-        name, equals, value = word.partition("=")
-        if equals:
-            yield name, value
-        elif at + 1 < len(arguments):
-            yield name, arguments[at + 1]
-
-
 def _of_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    for name, value in values(arguments):
+    """Yield the secrets among the values of `--name value` and `--name=value`."""
+    for word, following in pairwise([*arguments, ""]):
+        name, equals, value = word.partition("=")
+        value = value if equals else following
         if SECRET_OPTION.fullmatch(name):
             yield value
         elif KEY_FILE.fullmatch(name):

@@ -18,13 +18,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.benchmarks import registry, settings
 from harness.defaults import BENCHMARK
-from harness.errors import BadInput
+from harness.errors import BadInput, did_you_mean
 from harness.model import JSON
 from harness.option import Option, number
 from harness.options import fields, user_files
@@ -56,7 +55,6 @@ class FileKey(NamedTuple):
 class _Value(NamedTuple):
     place: FileKey
     value: Any
-    words: Sequence[str]
 
 
 class _Level(NamedTuple):
@@ -73,10 +71,10 @@ def of_command(call: Call, typed: Mapping[str, Any], run_call: Callable[[], Call
     if (found := user_files.read(user_files.SETTINGS, typed.get("settings_file"), os.environ)) is None:
         return Given()
     named = typed.get("benchmark", BENCHMARK if call.command == RUN else "")
-    of_file = given(found, call, named, frozenset(typed), os.environ)
+    of_file = given(found, call, named, frozenset(typed))
     if call.command != RESUME:
         return of_file
-    of_run = given(found, run_call(), BENCHMARK, frozenset(), os.environ)
+    of_run = given(found, run_call(), BENCHMARK, frozenset())
     return replace(of_file, fallback=of_run.fallback)
 
 
@@ -91,19 +89,18 @@ class Call:
     others: Callable[[], Mapping[str, Sequence[Option]]]
 
 
-def given(file: Document, call: Call, benchmark: str, typed: Set[str], environment: Mapping[str, str]) -> Given:
+def given(file: Document, call: Call, benchmark: str, typed: Set[str]) -> Given:
     """Return what a file gives a command. Raise `BadInput` with file and key for one that is unknown, or whose value
     the option refuses."""
     found = _values(file, call, benchmark)
     if KEY_FILE in found and URLS not in found and call.command == RUN:
         raise BadInput(f"{found[KEY_FILE].place}: expected api-url in the same file, the address that the key is for")
     replaced = _with_rivals(call, typed, TOGETHER)
-    replaced |= {one.name for one in call.own if one.variable and environment.get(one.variable)}
+    replaced |= {one.name for one in call.own if one.variable and os.environ.get(one.variable)}
     left = {name: value for name, value in found.items() if name not in replaced}
     places = {name: value.place for name, value in left.items()}
     endpoint = {name: left.pop(name) for name in (URLS, KEY_FILE) if name in left and call.command == RUN}
-    words = [word for value in left.values() for word in value.words]
-    return Given({name: value.value for name, value in left.items()}, _fallback(file, endpoint), places, words)
+    return Given({name: value.value for name, value in left.items()}, _fallback(file, endpoint), places)
 
 
 def _fallback(file: Document, endpoint: Mapping[str, _Value]) -> Fallback | None:
@@ -148,7 +145,7 @@ def _by_flag(every: Sequence[Option]) -> dict[str, Option]:
     return found | {f"no-{one.label}": one for one in every if one.both}
 
 
-def _is_of_benchmark(name: str, value: Any) -> bool:
+def _is_of_benchmark(name: str, value: object) -> bool:
     return type(value) is dict and (registry.is_name(name) or name.endswith(CODE) or ":" in name)
 
 
@@ -157,8 +154,8 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
     if name.lower() in SECRETS:
         raise BadInput(f"{place}: keys do not belong in this file: name a variable in the providers file, with key_env")
     found = level.options.get(name)
-    others = call.others() if found is None or not level.prefix else {}
-    every = [*([found] if found else ()), *others.get(name, ())]
+    others = call.others() if found is None else {}  # imports the modules of all commands
+    every = [found] if found else others.get(name, ())
     if name in FOR_HELP or any(one.once for one in every):
         raise BadInput(f"{place}: this is decided for each call: give --{name}")
     if not level.prefix and any(one.own for one in every):
@@ -172,17 +169,16 @@ def _option(name: str, place: FileKey, level: _Level, call: Call) -> Option | No
     if owner := owner_of(f"--{name}"):
         raise BadInput(f"{place}: this is a setting of {owner}: put it into [{RUN}.{owner}]")
     known = [*level.options, *(() if level.prefix else (*others, *call.commands))]
-    near = get_close_matches(name.lower().replace("_", "-"), known, 1, 0.6)
-    raise BadInput(f"{place}: unknown field{f': did you mean {near[0]}?' if near else ''}")
+    raise BadInput(f"{place}: unknown field{did_you_mean(name, known)}")
 
 
-def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:
+def _value(value: object, name: str, one: Option, place: FileKey) -> _Value:
     """Return a value as the option has it. Raise `BadInput` if it refuses it."""
     if one.kind is bool:
         if type(value) is not bool:
             raise BadInput(f"{place}: expected true or false")
         is_off = one.off or (one.both and name == f"no-{one.label}")
-        return _Value(place, value != is_off, [one.flags[0]] if value else [])
+        return _Value(place, value != is_off)
     if isinstance(value, list) and not one.many:
         raise BadInput(f"{place}: expected one value: the flag does not repeat")
     each = value if isinstance(value, list) else [value]
@@ -193,10 +189,10 @@ def _value(value: Any, name: str, one: Option, place: FileKey) -> _Value:
     fits, expected = fields.PROVIDER["base_url"]
     if one.name == URLS and not (made and fits(made)):
         raise BadInput(f"{place}: expected {expected}")
-    return _Value(place, made if one.many else made[0], [f"--{name}={every}" for every in each])
+    return _Value(place, made if one.many else made[0])
 
 
-def _plain(value: Any, place: FileKey, *, is_json: bool) -> Any:
+def _plain(value: object, place: FileKey, *, is_json: bool) -> Any:
     """Return a value of TOML that a flag can have: not a date, nor text with control characters."""
     match value:
         case str() if value.isprintable():

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 
-from harness.benchmark import VALID, Benchmark, Cards
+from harness.benchmark import VALID, Benchmark, Cards, Task
 from harness.benchmarks import registry, reports
 from harness.benchmarks.overview import plain, shown_blocks, with_unit
 from harness.benchmarks.records import ODD_SHAPE
@@ -53,7 +52,7 @@ class ReportCards:
         field = (self.benchmark or Benchmark).records.outcome_field
         return b'"%s":"%s"' % (field.encode(), kind.encode())
 
-    def card(self, data: JSON, task: Any, replies: Sequence[Completion]) -> Card:
+    def card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Card:
         """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
         with self._guarded(f"user {data['user_id']}, card"):
             data = self._completed(data)
@@ -81,7 +80,7 @@ class ReportCards:
         for order, completion in enumerate(replies, 1):
             yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
 
-    def _values(self, values: Any) -> str:
+    def _values(self, values: object) -> str:
         """Return a user's values: those of declared metrics with their unit, others as they are saved."""
         if not isinstance(values, Mapping):
             return plain(values)

@@ -251,7 +251,7 @@ def _kinds(blocks: Sequence[Block]) -> list[tuple[str, Any]]:
     return [(type(block).__name__, asdict(block)) for block in blocks]
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     """Return JSON that is safe in a script element; unpaired surrogates, which no file can hold, are escaped."""
     try:
         made = orjson.dumps(value, default=asdict)

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xlsxwriter
 from rich.cells import cell_len
 
 from harness.reporting.text import wrap
 from harness.store import atomic
+
+if TYPE_CHECKING:
+    from xlsxwriter.worksheet import Worksheet
 
 PERCENT = "0.00"
 WHOLE = "#,##0"
@@ -135,7 +138,7 @@ Form = Callable[..., Any]
 """Returns the format of a workbook with some properties; of each it makes one."""
 
 
-def _fill(page: Any, sheet: Sheet, form: Form) -> None:
+def _fill(page: Worksheet, sheet: Sheet, form: Form) -> None:
     widths = [_width(sheet, column) for column in range(len(sheet.columns))]
     page.set_default_row(ROW)
     for column, width in enumerate(widths):
@@ -150,7 +153,7 @@ def _fill(page: Any, sheet: Sheet, form: Form) -> None:
     page.repeat_rows(0)
 
 
-def _head(page: Any, sheet: Sheet, widths: Sequence[float], form: Form) -> None:
+def _head(page: Worksheet, sheet: Sheet, widths: Sequence[float], form: Form) -> None:
     """Align a column's head right over numbers, left over text, which keeps off numbers on its left by an indent."""
     lines = [len(wrap(name, int(width) - 1)) for name, width in zip(sheet.columns, widths, strict=True)]
     page.set_row(0, ROW + LINE * (max(lines, default=1) - 1))
@@ -161,7 +164,7 @@ def _head(page: Any, sheet: Sheet, widths: Sequence[float], form: Form) -> None:
         page.write_string(0, column, _text(name), form(**look, **where))
 
 
-def _row(page: Any, number: int, row: Sequence[Content], widths: Sequence[float], form: Form) -> None:
+def _row(page: Worksheet, number: int, row: Sequence[Content], widths: Sequence[float], form: Form) -> None:
     lines = 1
     for column, cell in enumerate(row):
         if isinstance(cell, Cell):

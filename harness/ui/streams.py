@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 from harness.errors import MachineError
 from harness.printable import as_json, in_lines, on_one_line
@@ -66,7 +66,7 @@ def show(text: str) -> None:
             raise MachineError(f"cannot write the output: {error.strerror}") from error
 
 
-def show_json(value: Any) -> None:
+def show_json(value: object) -> None:
     """Write a command's result as JSON, like `show`."""
     show(as_json(value))
 

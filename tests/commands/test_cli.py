@@ -494,6 +494,39 @@ def test_unknown_option_is_answered_by_the_nearest_known_one(words: str, nearest
 
 
 @pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ("staus", "did you mean status?"),
+        ("config staus", "did you mean status?"),
+        ("xyzzyx", "; there are run, resume, report, "),
+        ("run streamprofil --demo", "did you mean streamprofile? (others are named as FILE.py or package.module:Name)"),
+        ("run xyzzyx --demo", "; there are streamprofile, dailymobility (others are "),
+        ("run --demo --subset weibos", "did you mean weibo?"),
+        ("fetch --subset Weibos", "did you mean weibo?"),
+        ("run --demo --subset xyzzyx", "; there are zhihu, weibo, "),
+        ("run --demo --primary Recal", "did you mean Recall?"),
+        ("run --demo --primary recall", "did you mean Recall?"),
+        ("run --demo --primary xyzzyx", "; there are Precision, Recall, "),
+        ("run --demo --model baseline/recenc", "did you mean baseline/recency?"),
+        ("run --model m --provider deepsek", "did you mean deepseek?"),
+        ("run --model m --queue xyzzyx", "; there are none"),
+        ("run --demo --subset weibo,zhihu", "got 'weibo,zhihu': give the option once for each"),
+        ("status --subset weibo,zhihu", "got 'weibo,zhihu': give the option once for each"),
+        ("run --demo --model baseline/recency,baseline/random", ": give --model once for each"),
+    ],
+)
+def test_unknown_name_is_answered_by_the_nearest_known_one(
+    words: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    """Without a near one by all of them; for a list with commas by how an option is given several values."""
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert end in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "--sample-seed 0",
@@ -534,7 +567,7 @@ def test_every_command_takes_runs_by_position_and_by_name(command: str) -> None:
     """Both may be mixed and repeated; without either there are none."""
     for words in (["a", "b"], ["--name", "a", "--name=b"], ["a", "--name", "b"], ["--name", "a", "b"]):
         assert parsed([command, *words]).args.runs == ["a", "b"]
-    assert parsed([command]).args.runs == []
+    assert not parsed([command]).args.runs
 
 
 def test_no_other_command_of_runs_has_its_own_way_to_name_them() -> None:

@@ -409,6 +409,15 @@ def test_results_of_the_authors_runner_are_scored_and_their_errors_counted(tasks
     assert next(folder.glob(f"{RESULTS}.before-*")).read_text() == "\n".join(lines) + "\n"
 
 
+def test_a_list_with_commas_is_no_model(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model's name may hold a comma, so only an endpoint that does not know it leads to the words on `--model`."""
+    with serving(lambda request: (404, b'{"error": {"code": "model_not_found"}}')) as server:
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="a,b") == 3
+        assert "check --model: give --model once for each" in capsys.readouterr().out
+        assert run(tasks, tmp_path / "out", "--api-url", server.url, model="a-b") == 3
+        assert "once for each" not in capsys.readouterr().out
+
+
 def test_a_key_that_was_never_sent_is_not_the_one_to_check(
     tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

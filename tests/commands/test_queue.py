@@ -286,8 +286,8 @@ def test_streamed_replies_make_the_same_results(tmp_path: Path, stream: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--queue", "four"), "there is no queue four"),
-        (("--model", "oa:m", "--provider", "nobody"), "unknown provider nobody"),
+        (("--queue", "four"), "no queue four"),
+        (("--model", "oa:m", "--provider", "nobody"), "no provider nobody"),
         (("--model", "oa:m", "--model", "ds:m"), "2 of the models would share the folder m"),
         (("--model", "oa:m", "--model", "ds:n", "--name", "x"), "--name is for one model"),
         (("--model", "oa:m", "--model", "ds:n", "--api-key", "sk-test-x"), "--api-key is for one endpoint"),

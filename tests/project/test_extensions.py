@@ -136,7 +136,7 @@ def works(copy: Path, cwd: Path) -> None:
     code = "import harness.cli as of; from harness.commands.parser import built, parser\n"
     code += "from harness.commands.table import COMMANDS\n"
     code += "from harness.options.extension import extensions\n"
-    code += "assert all(parser(built(name, ()), whole=True).format_help() for name in COMMANDS)\n"
+    code += "assert all(parser(built(name, ()), ['--help-all']).format_help() for name in COMMANDS)\n"
     code += f"print(of.__file__, [of.main(line) for line in {words}], *[one.name for one in extensions()])"
     done = called(copy, "-c", code, cwd=cwd)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from harness.commands.compare import pairs
 from harness.commands.compare.paired import RESAMPLES
 from harness.commands.parser import called
 from harness.model import JSON, Block
-from harness.option import file_of, option, whole
+from harness.option import command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import text, xlsx
 from harness.reporting.outputs import check_free
@@ -28,7 +28,7 @@ FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Forced, options.AsJson, options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness compare deepseek-chat Qwen3-8B",

@@ -4,7 +4,7 @@ them to a tracker."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,7 @@ from harness.commands.export import TRACKERS, formats, inspect_log, trackers
 from harness.commands.parser import called
 from harness.errors import BadInput, ExitCode
 from harness.model import JSON
-from harness.option import option
+from harness.option import command_options, option
 from harness.options import options
 from harness.reporting.outputs import check_free
 from harness.store import atomic
@@ -27,7 +27,7 @@ ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", INSPECT: ".e
 FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Forced, options.Earlier):
     runs: Sequence[str] = options.runs_option("names of runs (default: all)", read=None)
     format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = option(

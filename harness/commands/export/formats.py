@@ -56,7 +56,7 @@ def write(path: Path, form: str, rows: Iterable[JSON]) -> int:
     return count
 
 
-def as_json(data: Any) -> bytes:
+def as_json(data: object) -> bytes:
     """Return data of a record as JSON. Raise `BadInput` for what is nested too deeply to be written again."""
     try:
         return orjson.dumps(data)
@@ -70,14 +70,14 @@ def check(form: str) -> None:
         _pyarrow()
 
 
-def _wider(known: type | None, value: Any) -> type:
+def _wider(known: type | None, value: object) -> type:
     """Return the type of a column that has had values of a type, and now has this one; `NoneType` for none yet."""
     kind = type(value)
     if value is None:
         return known or type(None)
     if kind not in SCALARS:
         return str
-    kind = float if kind is int and not -MOST <= value < MOST else kind
+    kind = float if type(value) is int and not -MOST <= value < MOST else kind
     if known in (None, type(None), kind):
         return kind
     return float if {known, kind} == {int, float} else str

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from harness import __version__
@@ -56,7 +55,7 @@ def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int
     return len(summaries)
 
 
-def _add(archive: ZipFile, name: str, data: Any) -> None:
+def _add(archive: ZipFile, name: str, data: object) -> None:
     if "\0" in name:
         raise BadInput(f"{name!r} cannot be the name of a sample's file")
     info = ZipInfo(name)  # without the time of day
@@ -184,7 +183,7 @@ def _message(message: Message) -> JSON:
 
 def _reply(exchange: Exchange) -> JSON:
     completion = exchange.completion
-    content: Any = completion.shown
+    content: object = completion.shown
     if completion.reasoning:
         content = [{"type": "reasoning", "reasoning": completion.reasoning}, {"type": "text", "text": completion.shown}]
     model = {"model": completion.model} if completion.model else {}

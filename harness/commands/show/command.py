@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.analysis import selection
@@ -12,7 +11,7 @@ from harness.commands.show import users
 from harness.commands.show.users import ShowOptions
 from harness.errors import BadInput, in_brief
 from harness.model import Block, Quote, Verbatim
-from harness.option import RUNS, option, whole
+from harness.option import command_options, option, whole
 from harness.options import options
 from harness.reporting.text import rendered
 from harness.ui.console import console
@@ -25,14 +24,14 @@ LONG = 2000
 NARROWEST = 40
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Earlier):
     examples: ClassVar[Sequence[str]] = (
         "harness show gpt-4o-mini",
         "harness show gpt-4o-mini 1234567890",
         "harness show gpt-4o-mini 1234567890 --with-posts --full | less",
     )
-    run: str = option(words="name of the run", position="RUN", read=options.folder_name, completes=RUNS, everyday=True)
+    run: str = options.run_option()
     model: str | None = None
     user: str | None = option(None, "key of a user (default: list the first ones)", position="USER")
     platform: Sequence[str] | None = options.platform_option("one subset; may be repeated")

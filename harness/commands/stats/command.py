@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -20,8 +19,8 @@ from harness.commands.stats.grid import Grid, Number, Standing
 from harness.commands.stats.reports import Scored, read, without_merged
 from harness.commands.stats.tables import MetricTable
 from harness.commands.stats.uncertainty import with_uncertainty
-from harness.errors import BadInput, MachineError, in_brief
-from harness.option import file_of, folder, option
+from harness.errors import BadInput, MachineError, in_brief, which_is_known
+from harness.option import command_options, file_of, folder, option
 from harness.options import options
 from harness.reporting import xlsx
 from harness.reporting.outputs import check_free
@@ -36,7 +35,7 @@ GAP = 2
 STYLES = {None: "", Standing.BEST: "bold", Standing.SECOND: "underline"}
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.Forced, options.AsJson, options.ResultsFolder, options.TasksFolder):
     examples: ClassVar[Sequence[str]] = (
         "harness stats",
@@ -138,7 +137,8 @@ def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None, for_progr
     for name in names:
         of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]
         if not of:
-            raise BadInput(f"no run has the metric {name!r}; there are {', '.join(table.label for table in found)}")
+            known = [table.label for table in found]
+            raise BadInput(f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}")
         chosen += [table for table in of if not any(table is one for one in chosen)]
     return chosen
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from os import fsencode
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import orjson
 from msgspec import UNSET
 
 from harness import defaults
-from harness.benchmark import Metric, headline_of, metrics_of, title_of
+from harness.benchmark import Benchmark, Metric, headline_of, metrics_of, title_of
 from harness.benchmarks import registry
 from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Repeats, Report, loaded
 from harness.cost import Cost
@@ -232,7 +231,7 @@ def _declared(report: Report) -> dict[str, Metric]:
     return own | {name: metric for name, metric in shipped.items() if name in own}
 
 
-def declared_of(cls: Any) -> Declared:
+def declared_of(cls: Benchmark | type[Benchmark]) -> Declared:
     """Return what reports of a benchmark declare."""
     return Declared(title_of(cls), metrics_of(cls), headline_of(cls), tuple(cls.subsets), cls.about.invalid_as)
 

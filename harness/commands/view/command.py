@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import ClassVar
@@ -13,7 +12,7 @@ from harness.commands.view.export import write
 from harness.commands.view.reading import Chosen
 from harness.commands.view.server import serving
 from harness.errors import BadInput
-from harness.option import folder, option, whole
+from harness.option import command_options, folder, option, whole
 from harness.options import options
 from harness.ui.streams import show
 from harness.ui.words import plural
@@ -23,7 +22,7 @@ EXPORTED = 200
 """Users of each run that are written, by default."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@command_options
 class Options(options.ResultsFolder, options.Forced):
     examples: ClassVar[Sequence[str]] = (
         "harness view",

@@ -20,6 +20,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from socketserver import ThreadingTCPServer
@@ -89,7 +90,7 @@ class Pass:
     token: str = field(default_factory=_secret, repr=False)
     cookie: str = field(default_factory=_secret, repr=False)
 
-    def refused(self, headers: Any, address: SplitResult) -> str:
+    def refused(self, headers: Message, address: SplitResult) -> str:
         """Return why a request is refused, empty if it is not."""
         host, origin = headers.get("Host", ""), headers.get("Origin")
         if _host_name(host) not in NAMES:
@@ -104,7 +105,7 @@ class Pass:
             return "no access: open the address that `harness view` has printed"
         return ""
 
-    def _has_cookie(self, headers: Any) -> bool:
+    def _has_cookie(self, headers: Message) -> bool:
         cookies = headers.get("Cookie", "").split(";")  # other servers of this host may have set some of the same name
         return any(_same(cookie.strip(), f"{COOKIE}={self.cookie}") for cookie in cookies)
 
@@ -118,7 +119,7 @@ class Pass:
         return _same(address.path, self.root) and _same(token, self.token)
 
 
-def link(view: str, **arguments: Any) -> str:
+def link(view: str, **arguments: object) -> str:
     """Return the address of a view on the server, from any other."""
     query = urlencode({key: value for key, value in arguments.items() if value not in (None, "")}, doseq=True)
     return f"{view or './'}{'?' if query else ''}{query}"
@@ -137,7 +138,7 @@ class _Server(ThreadingTCPServer):
         self.strangers: dict[Any, float] = {}
         """When each connection began that has shown no access."""
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Any, client_address: object) -> None:
         self.strangers[request] = monotonic()
         super().process_request(request, client_address)
 
@@ -153,7 +154,7 @@ class _Server(ThreadingTCPServer):
         self.strangers.pop(request, None)
         super().close_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: Any, client_address: object) -> None:
         with suppress(OSError):  # of a connection that has broken
             request.sendall(b"HTTP/1.0 500 Internal Server Error\r\n\r\nThis page cannot be made.\n")
 
@@ -213,7 +214,7 @@ class _Request(BaseHTTPRequestHandler):
         status = 405 if code == 501 else code
         self._answer(status, TEXT, b"only GET and HEAD\n" if status == 405 else b"no request of HTTP\n")
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 

@@ -97,7 +97,7 @@ class Site:
             raise NotThere(view)
         return self._views[view](query).encode("utf-8", "replace")
 
-    def _render(self, template: str, **given: Any) -> str:
+    def _render(self, template: str, **given: object) -> str:
         return templates().get_template(f"{template}.html.j2").render(**self._given, **given)
 
     def _named(self, query: Query) -> Viewed:

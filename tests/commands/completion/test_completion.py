@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.commands.completion import SHELLS
 from harness.commands.parser import COMMANDS, built, parsed
 from tests.support.keyboard import shell
 
+SHELLS = ("bash", "zsh", "fish")
 WITH_EXAMPLES = ("run", "resume", "compare", "stats", "merge", "fetch", "config", "completion")
 ASK = """
 source "$1"; shift

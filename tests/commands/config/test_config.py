@@ -75,7 +75,7 @@ def test_config_prints_for_any_command_and_shows_no_key(
 CLASHES = {
     "queue": ('[run]\nqueue = "month"\n', "harness.toml: run.queue", "queue month in providers.toml"),
     "name": ('[run]\nqueue = "week"\nname = "n"\n', "harness.toml: run.name", "providers file"),
-    "provider": ('[run]\nprovider = "nobody"\nmodel = "m"\n', "harness.toml: run.provider", "known to providers.toml"),
+    "provider": ('[run]\nprovider = "nobody"\nmodel = "m"\n', "harness.toml: run.provider", "nobody in providers.toml"),
     "auto-floor": ("auto-floor = 9\nauto-ceiling = 8\n", "harness.toml: auto-floor", "harness.toml: auto-ceiling"),
 }
 

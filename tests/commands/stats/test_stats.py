@@ -978,7 +978,7 @@ def test_no_figure_is_cut_on_a_narrow_terminal(columns: str, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--metric", "Recal"], "no run has the metric 'Recal'; there are Recall, Error_Peer,"),
+        (["--metric", "Recal"], "no run has the metric 'Recal': did you mean Recall?"),
         (["--into", "x.csv"], "--into takes what --format markdown, latex or csv makes"),
         (["--json", "--format", "csv"], "--json prints JSON: leave out --format csv"),
         (["--out", "excel"], "--out is the folder for the files of --excel"),

@@ -36,9 +36,9 @@ def replacements(line: str, environment: Mapping[str, str], monkeypatch: pytest.
 
     monkeypatch.setattr(os, "execve", execve)
     found = parsed(line.split())
-    hash_seed.fix(found.words, found.args, environment)
+    hash_seed.fix(found.interface.command, found.args, environment)
     if calls:
-        hash_seed.fix(found.words, found.args, calls[0])
+        hash_seed.fix(found.interface.command, found.args, calls[0])
     return calls
 
 
