@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
 
 from harness.benchmark import Task
 from harness.benchmarks.tasks import kind_of, typed
@@ -77,19 +76,21 @@ class Line(Struct):
 
 
 class GivenStep(Struct, frozen=True):
-    """What the model may see of a step. `pool` is in the file's order; of it are made `tags`, the same as a set, and
-    `asked`, the number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
+    """What the model may see of a step. `pool` is in the file's order."""
 
     step_id: int
     total_steps: int
     posts_text: str
     pool: tuple[str, ...]
-    tags: AbstractSet[str] = frozenset()
-    asked: int = 0
 
-    def __post_init__(self) -> None:
-        force_setattr(self, "tags", frozenset(self.pool))
-        force_setattr(self, "asked", max(1, round(0.25 * len(self.pool))))
+    @property
+    def tags(self) -> AbstractSet[str]:
+        return frozenset(self.pool)
+
+    @property
+    def asked(self) -> int:
+        """The number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
+        return max(1, round(0.25 * len(self.pool)))
 
 
 class Given(Struct, frozen=True):
@@ -111,21 +112,18 @@ class Sets(NamedTuple):
     true: AbstractSet[str]
 
 
-NO_SETS = Sets(frozenset(), frozenset(), frozenset())
-
-
 class Truth(Struct, frozen=True):
     """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of distractors by
-    metric name. `sets` are made of them."""
+    metric name."""
 
     kept: Collection[str]
     new: Collection[str]
     distractors: Mapping[str, AbstractSet[str]]
-    sets: Sets = NO_SETS
 
-    def __post_init__(self) -> None:
+    @property
+    def sets(self) -> Sets:
         kept, new = frozenset(self.kept), frozenset(self.new)
-        force_setattr(self, "sets", Sets(kept, new, kept | new))
+        return Sets(kept, new, kept | new)
 
     @property
     def listed(self) -> list[str]:
