@@ -12,15 +12,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import BadInput, to_install
-
-if TYPE_CHECKING:
-    from scipy.spatial import KDTree
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -45,12 +42,6 @@ class Points:
         self._xy = xy
 
     @cached_property
-    def _tree(self) -> KDTree:
-        from scipy.spatial import KDTree  # a fifth of a second, which commands without a city need not pay
-
-        return KDTree(self._xy)
-
-    @cached_property
     def _shapes(self) -> Any:
         shapely = optional("shapely")
         return shapely.STRtree(shapely.points(self._xy))
@@ -68,13 +59,9 @@ class Points:
 
         Squares are compared, which unlike roots are the same number on every machine.
         """
-        count = min(count, len(self._xy))
-        if count < 1:
-            return np.empty(0, np.intp)
-        reach = np.max(self._tree.query((x, y), k=count)[0])
-        rows = np.sort(np.array(self._tree.query_ball_point((x, y), reach * (1 + 1e-9)), np.intp))
-        away = self._xy[rows] - (x, y)
-        return rows[np.argsort((away * away).sum(axis=1), kind="stable")][:count]
+        away = self._xy - (x, y)
+        rows: Rows = np.argsort((away * away).sum(axis=1), kind="stable")[:count]
+        return rows
 
 
 class Lines(Mapping[int, Line]):
