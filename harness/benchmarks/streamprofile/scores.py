@@ -145,7 +145,7 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
     the task alone, so a user has the same metrics in every run; but those of the parts `valid`, `cut` (errors) and
     `fwt_cut` on the answers, too.
     """
-    steps = [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
+    steps = _scored_steps(records)
     starts = user_starts(records)
     user_of = np.repeat(np.arange(len(starts)), np.diff([*starts, len(records)])).tolist()
     scored = {user_of[record] for record, _ in steps}
@@ -160,8 +160,12 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
 
 def rows(records: Sequence[JSON]) -> Array:
     """Return the values that `tallied` returns."""
-    steps = [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
-    return _StepTable.of(steps).rows(len(records))
+    return _StepTable.of(_scored_steps(records)).rows(len(records))
+
+
+def _scored_steps(records: Sequence[JSON]) -> list[tuple[int, JSON]]:
+    """Return the scored steps of records, each after the number of its record."""
+    return [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
 
 
 def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
