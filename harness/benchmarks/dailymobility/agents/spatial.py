@@ -129,31 +129,16 @@ class Lines(Mapping[int, Line]):
         return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))
 
 
-FLATTENING = 1 / 298.257223563
-N = FLATTENING / (2 - FLATTENING)
-RADIUS = 6378137.0 / (1 + N) * (1 + N**2 / 4 + N**4 / 64)
-"""Metres: that of a circle as long as a meridian."""
-ECCENTRICITY = math.sqrt(FLATTENING * (2 - FLATTENING))
+RADIUS = 6367449.145823415
+"""Metres: that of a circle as long as a meridian of WGS 84."""
+ECCENTRICITY = 0.08181919084262149
 
 Series = tuple[float, float, float, float]
-TO_GRID: Series = (
-    N / 2 - 2 / 3 * N**2 + 5 / 16 * N**3 + 41 / 180 * N**4,
-    13 / 48 * N**2 - 3 / 5 * N**3 + 557 / 1440 * N**4,
-    61 / 240 * N**3 - 103 / 140 * N**4,
-    49561 / 161280 * N**4,
-)
-TO_SPHERE: Series = (
-    N / 2 - 2 / 3 * N**2 + 37 / 96 * N**3 - 1 / 360 * N**4,
-    N**2 / 48 + N**3 / 15 - 437 / 1440 * N**4,
-    17 / 480 * N**3 - 37 / 840 * N**4,
-    4397 / 161280 * N**4,
-)
-TO_GEODETIC: Series = (
-    2 * N - 2 / 3 * N**2 - 2 * N**3 + 116 / 45 * N**4,
-    7 / 3 * N**2 - 8 / 5 * N**3 - 227 / 45 * N**4,
-    56 / 15 * N**3 - 136 / 35 * N**4,
-    4279 / 630 * N**4,
-)
+# Karney's alpha and beta, and the series from the conformal latitude, each to the fourth order in the third flattening
+# of WGS 84, n = f / (2 - f) with f = 1 / 298.257223563.
+TO_GRID: Series = (0.0008377318206303529, 7.608527714248998e-07, 1.1976380015605232e-09, 2.4433761945220637e-12)
+TO_SPHERE: Series = (0.0008377321640600574, 5.905869567933988e-08, 1.6734888803548483e-10, 2.1677377630220365e-13)
+TO_GEODETIC: Series = (0.003356551469125213, 6.5718730839601334e-06, 1.7646564004758498e-08, 5.4004820816935436e-11)
 
 
 def lnglat(projection: str, xy: Floats) -> Floats:
