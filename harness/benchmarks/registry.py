@@ -7,7 +7,7 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -15,7 +15,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 from harness.benchmark import (
     OBJECTS,
@@ -35,7 +35,7 @@ from harness.benchmarks.files import input_file
 from harness.benchmarks.user_code import described, loading, module_of
 from harness.defaults import BASELINE_PREFIX
 from harness.errors import BadInput, in_brief
-from harness.model import JSON, RUN_FACTS, Baseline, Block
+from harness.model import RUN_FACTS, Baseline
 
 SHIPPED = {
     "streamprofile": ("harness.benchmarks.streamprofile.benchmark", "StreamProfile"),
@@ -61,31 +61,19 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-class CommandModule(Protocol):
-    """The module of such a command."""
-
-    @property
-    def Options(self) -> type[Any]: ...
-    @property
-    def execute(self) -> Callable[[Any], tuple[JSON, Sequence[Block]]]:
-        """Return data for `--json`, and blocks for people."""
-        ...
-
-
 KEPT = "benchmark_"
 """Before the names under which a run's folder keeps the files of benchmarks."""
 RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", "eval", "generated", "users"})
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 TABLES = ("units", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
+OWNERS = {"about": About, "records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}
 INSIDE: Mapping[str, str] = {
     "remark": "about",
     "card_columns": "cards",
     **{
         member: name
-        for name, kind in {
-            **{"about": About, "records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}
-        }.items()
+        for name, kind in OWNERS.items()
         for member in (*dir(kind), *kind.__annotations__)
         if not member.startswith("_") and not hasattr(Benchmark, member)
     },
@@ -107,10 +95,12 @@ def is_shipped(name: str) -> bool:
     return name.lower() in SHIPPED
 
 
-def command_module(name: str) -> CommandModule:
-    """Return the module of a command that only one benchmark has."""
-    module: Any = import_module(COMMANDS[name].module)
-    return cast(CommandModule, module)
+def command_module(name: str) -> Any:
+    """Return the module of a command that only one benchmark has.
+
+    It has `Options`, a class, and `execute`, which returns data for `--json` and blocks for people.
+    """
+    return import_module(COMMANDS[name].module)
 
 
 @cache
