@@ -294,8 +294,7 @@ class _StepTable:
         steps = {one: place for place, one in enumerate(dict.fromkeys(whose))}
         values = _with_f1(self.values)
         if len(steps) < len(whose):
-            sums, counts = _sums_by(np.array([steps[one] for one in whose]), values, len(steps))
-            values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+            values = _means_by(np.array([steps[one] for one in whose]), values, len(steps))
         keys = [(last[user], step_id) for user, step_id in steps]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         place = np.array([places[key] for key in keys], dtype=np.int_)
@@ -305,9 +304,7 @@ class _StepTable:
 
     def _user_means(self, values: Array, chosen: Mask, users: int) -> Array:
         """Mean within each user over the chosen steps: users x columns, NaN where nothing is defined."""
-        sums, counts = _sums_by(self.user[chosen], values[chosen], users)
-        means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-        return means
+        return _means_by(self.user[chosen], values[chosen], users)
 
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:
@@ -329,6 +326,13 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
         return np.asarray(totals, dtype=np.float64).reshape(places, columns)
 
     return total(np.where(defined, values, 0.0)), total(defined.astype(np.float64))
+
+
+def _means_by(place: NDArray[np.int_], values: Array, places: int) -> Array:
+    """Mean of the defined values by place: places x columns, NaN where nothing is defined."""
+    sums, counts = _sums_by(place, values, places)
+    means: Array = sums / np.where(counts, counts, np.nan)
+    return means
 
 
 def _with_f1(values: Array) -> Array:
