@@ -141,8 +141,16 @@ class StepScoring(Means):
         }
 
     def sections(self, scored: Scored) -> Iterator[Block]:
-        assert scored.report is not None
-        return sections(scored.report)
+        report = scored.report
+        assert report is not None
+        yield Heading(f"About the scores, on {PLATFORMS[report.subset].name}")
+        yield from map(Paragraph, _about(report))
+        yield from _cold_start(report.details)
+        yield from _transfer(report)
+        yield from _curves(report.details)
+        yield from _checks(report)
+        yield Heading(FOR_STATS)
+        yield Verbatim(_for_stats(report))
 
 
 def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
@@ -241,18 +249,6 @@ def upgraded(data: JSON) -> JSON:
 
 
 # Blocks
-
-
-def sections(report: Report) -> Iterator[Block]:
-    of = report.details
-    yield Heading(f"About the scores, on {PLATFORMS[report.subset].name}")
-    yield from map(Paragraph, _about(report))
-    yield from _cold_start(of)
-    yield from _transfer(report)
-    yield from _curves(of)
-    yield from _checks(report)
-    yield Heading(FOR_STATS)
-    yield Verbatim(_for_stats(report))
 
 
 def _about(report: Report) -> Iterator[str]:
