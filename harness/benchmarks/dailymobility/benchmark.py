@@ -19,6 +19,7 @@ from harness.benchmarks.dailymobility.agents.city import City, load_city
 from harness.benchmarks.dailymobility.agents.day import (
     INTENTIONS,
     NUMBERS,
+    ROWS,
     SLOTS,
     Day,
     Resident,
@@ -49,9 +50,6 @@ LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
 """Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
 
 SIMULATOR_VERSION = "1"
-AGENT_STEPS = 100
-"""Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
-
 AGENT_PARAMETERS = "agent_parameters"
 SENT = "sent"
 """In an identity: requests have the parameters that the agent asks for. Without it (runs of version 0.1) none has."""
@@ -84,7 +82,8 @@ class AgentMode:
     """An agent file written for `asbench` lives through the day, step by step."""
 
     name = "agent"
-    steps = AGENT_STEPS
+    steps = ROWS
+    """Requests that a day is expected to take, for the schedule: one a step. It may take fewer or more."""
 
     def __init__(
         self,
