@@ -16,30 +16,21 @@ LONGEST = 300
 """Characters of an error in a sentence."""
 
 
-class guarded:
-    """Turn an exception of the code of a benchmark (or its class) into `BenchmarkError`, in a `with` statement.
+@contextmanager
+def guarded(benchmark: Any, about: str, *through: type[Exception]) -> Iterator[None]:
+    """Turn an exception of the code of a benchmark (or its class) into `BenchmarkError`.
 
     `about` is what was being done ("user 17, measure"). The harness's own errors and those in `through` pass, and a
-    want of memory in a benchmark that ships: that is the machine's. A class, since each user enters some: a generator
-    takes four times as long.
+    want of memory in a benchmark that ships: that is the machine's.
     """
-
-    __slots__ = ("_about", "_benchmark", "_through")
-
-    def __init__(self, benchmark: Any, about: str, *through: type[Exception]) -> None:
-        self._benchmark, self._about, self._through = benchmark, about, through
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, Exception | SystemExit) or isinstance(error, (HarnessError, *self._through)):
-            return
-        benchmark = self._benchmark
-        if isinstance(error, MemoryError) and benchmark.origin is None:
-            return
-        words = f"benchmark {benchmark.name}, {self._about}: {described(error)}{place(error, benchmark)}"
-        raise BenchmarkError(words) from error
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        passes = isinstance(error, (HarnessError, *through))
+        if passes or (isinstance(error, MemoryError) and benchmark.origin is None):
+            raise
+        message = f"benchmark {benchmark.name}, {about}: {described(error)}{place(error, benchmark)}"
+        raise BenchmarkError(message) from error
 
 
 @contextmanager
