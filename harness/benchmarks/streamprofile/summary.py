@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.overview import ends, intervals, numbers, spanned
@@ -319,7 +318,7 @@ def _transfer(report: Report) -> Iterator[Block]:
 
 
 def _signed(of: Value | JSON) -> tuple[str, str]:
-    value = of if isinstance(of, Value) else Value(of["value"], of["ci95"], approximate=of.get("approximate", UNSET))
+    value = of if isinstance(of, Value) else msgspec.convert(of, Value)
     return SHARE.text(value.value, signed=True), spanned(SHARE, value, signed=True)
 
 

@@ -34,6 +34,9 @@ PLATFORMS = {subset: Platform(**words) for subset, words in _DATA.items()}
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
 
+INSTEAD = {"T_keep": "keep_tags", "T_new": "new_tags"}
+"""List of `meta` -> that of `ground_truth` which stands for it where it is missing."""
+
 LARGEST_STEP = 2**31 - 1
 """Learning curves count in whole numbers of the machine's."""
 
@@ -173,8 +176,7 @@ def check(line: JSON, subset: str | None = None) -> Line:
             field = f"prediction_tasks[{number}].step_id"
             raise FieldError(field, f"a whole number above {previous}", kind_of(step.step_id))
         previous, truth, meta = step.step_id, step.ground_truth, step.meta
-        if meta is None or meta.T_keep is None:
-            typed(truth.keep_tags, Tags, f"prediction_tasks[{number}].ground_truth.keep_tags")
-        if meta is None or meta.T_new is None:
-            typed(truth.new_tags, Tags, f"prediction_tasks[{number}].ground_truth.new_tags")
+        for name, instead in INSTEAD.items():
+            if getattr(meta, name, None) is None:
+                typed(getattr(truth, instead), Tags, f"prediction_tasks[{number}].ground_truth.{instead}")
     return user
