@@ -10,7 +10,8 @@ import orjson
 
 from bench.fuzz import scratch
 from harness.benchmarks.dailymobility import groundtruth, lists, synth
-from harness.benchmarks.dailymobility.protocols import METRICS, all_protocols, per_slot
+from harness.benchmarks.dailymobility.divergence import divergence
+from harness.benchmarks.dailymobility.protocols import METRICS, all_protocols
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)
@@ -37,5 +38,5 @@ def run(data: bytes) -> None:
     path = PATHS[".json" if data[:1] in (b"{", b"[") else ".pkl"]
     found = lists.read(scratch.written(path, data))
     all_protocols(TRUTH.sample, found.sample)
-    per_slot(TRUTH.slots, found.slots)
+    divergence(TRUTH.slots, found.slots)
     lists.warnings(found, TRUTH.lists)

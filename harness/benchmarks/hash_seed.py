@@ -37,8 +37,7 @@ def fix(command: str, args: SelectsRuns, environment: Mapping[str, str]) -> None
     Must be called before anything is opened. The new process has the seed in its environment and goes on; so does one
     that ignores its environment (`python -I`), or cannot be replaced.
     """
-    ignored = os.name != "posix" or sys.flags.ignore_environment
-    if ignored or fixed(environment) is not None or not plays_agent(command, args):
+    if sys.flags.ignore_environment or fixed(environment) is not None or not plays_agent(command, args):
         return
     try:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**environment, VARIABLE: SEED})

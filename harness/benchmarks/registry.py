@@ -68,14 +68,13 @@ RESERVED = frozenset({"benchmark", "run", "responses", "failures", "inference", 
 """First words of names of files that every run's folder has: no copy of a setting's file begins with one."""
 TABLES = ("units", "published", "summary", "costs")
 """Keys in the JSON of `stats` and its Excel file that are no metrics."""
+OWNERS = {"about": About, "records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}
 INSIDE: Mapping[str, str] = {
     "remark": "about",
     "card_columns": "cards",
     **{
         member: name
-        for name, kind in {
-            **{"about": About, "records": Records, "cards": Cards, "task_files": TaskFiles, "scoring": Means}
-        }.items()
+        for name, kind in OWNERS.items()
         for member in (*dir(kind), *kind.__annotations__)
         if not member.startswith("_") and not hasattr(Benchmark, member)
     },

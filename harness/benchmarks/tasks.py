@@ -82,32 +82,26 @@ def version(benchmark: Benchmark) -> str:
 
 def parse(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> Task:
     """Return the task of a line. Raise `BadInput` with file, line and field for one that the benchmark refuses."""
-    return _parsed(benchmark, decoded(line, where), line, where, subset)
+    data = decoded(line, where)
+    marked = data.get("synthetic") is True
+    task: object = _read(benchmark, benchmark.parse, data, line, where, subset)
+    if not isinstance(task, Task):
+        raise BenchmarkError(f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task")
+    key = _checked(benchmark, task.key, task.steps, where)
+    return replace(task, key=key, synthetic=marked or task.synthetic)
 
 
 def outline(benchmark: Benchmark, line: bytes, where: Where, subset: str) -> tuple[str, int]:
     """Return key and steps of the task of a line. Raise as `parse` does."""
-    data = decoded(line, where)
-    found = _read(benchmark, benchmark.task_files.outline, data, line, where, subset)
+    found = _read(benchmark, benchmark.task_files.outline, decoded(line, where), line, where, subset)
     if found is None:
-        task = _parsed(benchmark, data, line, where, subset)
+        task = parse(benchmark, line, where, subset)
         return task.key, task.steps
     if not isinstance(found, tuple) or len(found) != 2:
         raise BenchmarkError(
             f"{benchmark.name}: outline returned {in_brief(found)} for {where}, expected key and steps"
         )
     return _checked(benchmark, *found, where), found[1]
-
-
-def _parsed(benchmark: Benchmark, data: JSON, line: bytes, where: Where, subset: str) -> Task:
-    marked = data.get("synthetic") is True
-    task: object = _read(benchmark, benchmark.parse, data, line, where, subset)
-    if not isinstance(task, Task):
-        raise BenchmarkError(f"{benchmark.name}: parse returned {in_brief(task)} for {where}, expected a Task")
-    key = _checked(benchmark, task.key, task.steps, where)
-    if key == task.key and marked <= task.synthetic:
-        return task
-    return replace(task, key=key, synthetic=marked or task.synthetic)
 
 
 def _read(

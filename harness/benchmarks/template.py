@@ -42,7 +42,6 @@ class Template:
         self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): data}
         system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, known, file), _cut(user, known, file)
-        self._fixed = Message("system", system) if len(self._system) == 1 else None
         if missing := needed.difference(self._system[1::2], self._user[1::2]):
             places = " and ".join(f"${{{name}}}" for name in sorted(missing))
             raise BadInput(f"{file}: the prompt template has no place {places}, and without it no model could answer")
@@ -56,7 +55,7 @@ class Template:
             return Message(role, "".join(texts))
 
         user = filled("user", self._user)
-        return (self._fixed or filled("system", self._system), user) if self._system else (user,)
+        return (filled("system", self._system), user) if self._system else (user,)
 
 
 def kept_name(path: Path) -> str:

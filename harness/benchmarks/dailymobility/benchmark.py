@@ -19,6 +19,7 @@ from harness.benchmarks.dailymobility.agents.city import City, load_city
 from harness.benchmarks.dailymobility.agents.day import (
     INTENTIONS,
     NUMBERS,
+    ROWS,
     SLOTS,
     Day,
     Resident,
@@ -49,9 +50,6 @@ LAYOUTS = ((FOLDER,), ("datasets", FOLDER), ())
 """Where the data may be in a tasks folder, in any case of letters: ours, that of asbench, the folder itself."""
 
 SIMULATOR_VERSION = "1"
-AGENT_STEPS = 100
-"""Requests that an agent's day is expected to take, for the schedule: one a step. It may take fewer or more."""
-
 AGENT_PARAMETERS = "agent_parameters"
 SENT = "sent"
 """In an identity: requests have the parameters that the agent asks for. Without it (runs of version 0.1) none has."""
@@ -84,7 +82,8 @@ class AgentMode:
     """An agent file written for `asbench` lives through the day, step by step."""
 
     name = "agent"
-    steps = AGENT_STEPS
+    steps = ROWS
+    """Requests that a day is expected to take, for the schedule: one a step. It may take fewer or more."""
 
     def __init__(
         self,
@@ -200,7 +199,7 @@ def _measured(city: City, places: Sequence[int], intentions: Sequence[int]) -> J
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileFiles(TaskFiles):
-    """The data in one of `LAYOUTS`. `city` is None where nothing is prepared to read a line."""
+    """The data in one of `LAYOUTS`."""
 
     key_field: str = "id"
     data_files: Sequence[str] = (
@@ -208,17 +207,10 @@ class ProfileFiles(TaskFiles):
         *(f"{FOLDER}/{groundtruth.FOLDER}/{name}.npy" for name in groundtruth.FILES),
     )
     data_set: str = "tsinghua-fib-lab/daily-mobility-generation-benchmark"
-    city: City | None = None
-    steps: int = 1
 
     def file_in(self, folder: Path, name: str) -> Path:
         found = (data for names in LAYOUTS for data in _below(folder, *names) if os.path.isfile(data / PROFILES))
         return next(found, folder / FOLDER) / Path(name).relative_to(FOLDER)
-
-    def outline(self, line: JSON, subset: str) -> tuple[int, int]:
-        assert self.city is not None
-        check(line, self.city)
-        return line["id"], self.steps
 
 
 def _settings(identity: JSON, files: Mapping[str, Path]) -> DailyMobility.Settings:
@@ -298,7 +290,7 @@ class DailyMobility(Benchmark):
             own = Configuration(checked(self.recorded, "prompt", str), None, {}, earlier)
         self._steps = AgentMode.steps if mode == AgentMode.name else PlanMode.steps
         version = f"1 {self.city.sha256} {self._steps}"
-        self.task_files = ProfileFiles(city=self.city, steps=self._steps, version=version, truth_sha256=truth.sha256)
+        self.task_files = ProfileFiles(version=version, truth_sha256=truth.sha256)
         identity = {"mode": mode, "prompt": own.source, **own.identity, "map_sha256": self.city.sha256}
         return replace(own, identity=identity, remark=_remark(mode, identity))
 
@@ -334,20 +326,15 @@ def _remark(mode: str, identity: JSON) -> str:
 
 def task_of(entry: JSON, city: City, steps: int) -> Task:
     """Return the task of an entry; `given` is a `Resident`. Raise `FieldError`."""
-    check(entry, city)
-    profile = {name: value for name, value in entry.items() if name != "synthetic"}  # a label of the data, no profile
-    resident = Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)
-    return Task(resident.key, given=resident, steps=steps)
-
-
-def check(entry: JSON, city: City) -> None:
-    """Validate every field of an entry that is used. Raise `FieldError`."""
     for name in ("id", "home", "work"):
         if type(entry.get(name)) is not int:
             raise FieldError(name, "a whole number", kind_of(entry.get(name)))
     for name in ("home", "work"):
         if entry[name] not in city.aois:
             raise FieldError(name, f"an AOI of the map, which has none numbered {entry[name]}")
+    profile = {name: value for name, value in entry.items() if name != "synthetic"}  # a label of the data, no profile
+    resident = Resident(str(entry["id"]), entry["id"], entry["home"], entry["work"], profile)
+    return Task(resident.key, given=resident, steps=steps)
 
 
 def _check_record(resident: Resident, data: JSON, city: City) -> None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from harness.benchmarks.dailymobility.groundtruth import FIELDS, MALFORMED, Column, Field, Lists, bad, check
 from harness.benchmarks.dailymobility.protocols import METRICS, RADIUS
 from harness.benchmarks.files import input_file
-from harness.errors import BadInput
+from harness.errors import BadInput, in_brief
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 
@@ -68,7 +68,7 @@ def _four_lists(content: Any, path: Path) -> JSON:
         content = content["results"]
     expected = f"{path}: expected an object with {', '.join(METRICS)}"
     if not isinstance(content, dict):
-        raise BadInput(f"{expected}, got {_kind(content)}")
+        raise BadInput(f"{expected}, got {in_brief(content)}")
     if missing := [name for name in METRICS if name not in content]:
         raise BadInput(f"{expected}: {', '.join(missing)} is missing")
     return content
@@ -76,11 +76,11 @@ def _four_lists(content: Any, path: Path) -> JSON:
 
 def _column(field: Field, items: Any, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
-        raise BadInput(f"{where}: expected a list, got {_kind(items)}")
+        raise BadInput(f"{where}: expected a list, got {in_brief(items)}")
     kind, rows = list[float] if field.columns is None else list[list[float]], [plain(item) for item in items]
     for row, item in enumerate(rows if field.columns is not None else ()):
         if not isinstance(item, (list, tuple)) or len(item) != field.columns:
-            got = f"{len(item)} of them" if isinstance(item, (list, tuple)) else _kind(item)
+            got = f"{len(item)} of them" if isinstance(item, (list, tuple)) else in_brief(item)
             raise BadInput(f"{where}: row {row + 1}: expected a list of {field.columns} numbers, got {got}")
     try:
         values = np.array(msgspec.convert(rows, kind), dtype=np.float64)
@@ -90,11 +90,6 @@ def _column(field: Field, items: Any, where: str) -> Array:
     values = values.reshape(-1, field.columns) if field.columns is not None else values
     check(field, values, where)
     return values
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number" if isinstance(value, (int, float)) else "something else")
 
 
 def warnings(lists: Lists, truth: Lists) -> tuple[str, ...]:

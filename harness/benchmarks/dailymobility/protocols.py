@@ -240,8 +240,3 @@ CAVEATS = (
 
 def all_protocols(truth: Sample, sample: Sample) -> dict[str, Outcome]:
     return {name: protocol.compare(truth, sample) for name, protocol in PROTOCOLS.items()}
-
-
-def per_slot(truth: Whole, sample: Whole) -> Array | None:
-    """Divergence in bits of the intentions at each slot; both slots x 7 counts. None where there is no resident."""
-    return divergence(truth, sample) if sample.any() else None

@@ -13,8 +13,9 @@ from typing import Any
 import orjson
 
 from harness.benchmarks.dailymobility import groundtruth, lists
+from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth, Lists
-from harness.benchmarks.dailymobility.protocols import all_protocols, per_slot
+from harness.benchmarks.dailymobility.protocols import all_protocols
 from harness.benchmarks.dailymobility.summary import (
     about_protocols,
     ceiling_text,
@@ -66,12 +67,11 @@ def _is_synthetic(folder: Path) -> bool:
 
 
 def _scored(found: Lists, truth: GroundTruth) -> JSON:
-    slots = per_slot(truth.slots, found.slots)
     return {
         "residents": found.residents,
         "ground_truth": {"residents": truth.residents, "sha256": truth.sha256},
         "protocols": {name: of.as_json() for name, of in all_protocols(truth.sample, found.sample).items()},
-        "JSD_per_slot": None if slots is None else float(slots.mean()),
+        "JSD_per_slot": float(divergence(truth.slots, found.slots).mean()),
         "ceiling": truth.ceiling(found.residents),
         "warnings": list(lists.warnings(found, truth.lists)),
     }

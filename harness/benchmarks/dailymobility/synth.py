@@ -26,7 +26,6 @@ import numpy as np
 from harness.benchmarks.dailymobility.agents.city import Aoi, City, read_city
 from harness.benchmarks.dailymobility.agents.day import INTENTIONS, NUMBERS, SLOTS, gyration_radius
 from harness.benchmarks.dailymobility.synth_city import SYNTH, map_bytes, pick
-from harness.errors import BadInput
 from harness.model import JSON
 
 Slot = tuple[int, int]
@@ -55,11 +54,9 @@ with published ones.
 def files(residents: int, seed: int) -> dict[str, bytes]:
     """Return the contents of a data folder by path: profiles, map, the four arrays of the ground truth, and a README.
 
-    The city depends on the seed alone and resident i on (seed, i), so fewer residents are the first of more.
-    Raise `BadInput` for less than one resident, or where the extra `mobility` is not installed.
+    The city depends on the seed alone and resident i on (seed, i), so fewer residents are the first of more. There is
+    one at least. Raise `BadInput` where the extra `mobility` is not installed.
     """
-    if residents < 1:
-        raise BadInput(f"residents: expected a whole number from 1, got {residents}")
     data = map_bytes(seed)
     city = read_city(data, "the synthetic map")
     people = [_person(city, Random(f"{seed}/resident/{number}"), number) for number in range(1, residents + 1)]

@@ -1,8 +1,9 @@
 """Build a small synthetic city in the published map's format (`city.map.v2.Map`). Source: docs/design.md, section 9.
 
 Nine blocks of 4 km between the streets of a grid, each with some grounds that have a use, an outline and points of
-interest. All of it is invented: no name, outline or position is taken from a real place. Ids start where those of
-published maps start, and categories are OpenStreetMap's, as in maps built with mosstool. Words are in synth.toml.
+interest. The streets are the same in every such city: they are those of the map that ships as a sample. All of it is
+invented: no name, outline or position is taken from a real place. Ids start where those of published maps start, and
+categories are OpenStreetMap's, as in maps built with mosstool. Words are in synth.toml.
 
 Only `Random.random()` is drawn from, and numbers are rounded to centimetres, so that a seed gives the same bytes on
 every machine.
@@ -13,38 +14,28 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Sequence
 from itertools import product
-from math import pi, sqrt
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
-from harness.benchmarks.dailymobility.agents.city import MAP
-from harness.benchmarks.dailymobility.agents.spatial import optional
+from harness.benchmarks.dailymobility.agents.spatial import map_format
+from harness.defaults import SAMPLE_FOLDER
 
 T = TypeVar("T")
 XY = tuple[float, float]
-Corner = tuple[int, int]
-Way = tuple[int, int]
-"""The step from one corner of the grid to a neighbouring one."""
 SYNTH = tomllib.loads(Path(__file__).with_name("synth.toml").read_text(encoding="utf-8"))
 CITY = SYNTH["city"]
 USES = CITY["uses"]
 
-PROJECTION = "+proj=tmerc +lat_0=39.9 +lon_0=116.4"
-FIRST_ROAD, FIRST_JUNCTION, FIRST_AOI, FIRST_POI = 200_000_000, 300_000_000, 500_000_000, 700_000_000
+SAMPLE_MAP = SAMPLE_FOLDER / "dailymobility" / "beijing.pb"
+FIRST_AOI, FIRST_POI = 500_000_000, 700_000_000
 
 BLOCKS, BLOCK = 3, 4000.0
 EDGE = BLOCKS * BLOCK / 2
 """The city reaches from -EDGE to EDGE in both directions."""
-CORNERS = [(i, j) for i in range(BLOCKS + 1) for j in range(BLOCKS + 1)]
 
 POIS, EXTRA = 4, 15
 """Points of interest in each ground, and how many more shops and offices share."""
-JUNCTION = 15.0
-"""Metres from the middle of a junction to where its roads begin."""
-ANGLES = {(1, 0): 0.0, (0, 1): pi / 2, (-1, 0): pi, (0, -1): -pi / 2}
-TURNS = {0: "LANE_TURN_STRAIGHT", 1: "LANE_TURN_LEFT", -1: "LANE_TURN_RIGHT"}
-"""By the cross product of the directions before and after."""
 
 
 class _Ground(NamedTuple):
@@ -62,12 +53,7 @@ def map_bytes(seed: int) -> bytes:
 
     Raise `BadInput` where the extra `mobility` is not installed.
     """
-    made = optional(MAP).Map()
-    header, rng = made.header, Random(f"{seed}/city")
-    header.name, header.date, header.projection = "synthetic", "2026-01-01", PROJECTION
-    header.north = header.east = EDGE
-    header.south = header.west = -EDGE
-    _add_junctions(made, _add_roads(made))
+    made, rng = _streets(), Random(f"{seed}/city")
     grounds, names = _grounds(rng), _names(rng)
     _add_grounds(made, grounds, names, rng)
     _add_points(made, names, rng)
@@ -75,63 +61,17 @@ def map_bytes(seed: int) -> bytes:
     return data
 
 
-def _add_roads(made: Any) -> dict[tuple[Corner, Way], Any]:
-    """Add every street between two neighbouring corners of the grid, in both directions."""
-    roads: dict[tuple[Corner, Way], Any] = {}
-    for origin, way in product(CORNERS, ANGLES):
-        if _step(origin, way) not in CORNERS:
-            continue
-        road = made.roads.add(id=FIRST_ROAD + len(roads), name=f"合成路{len(roads) + 1}号")
-        roads[origin, way] = road
-        (x, y), (dx, dy) = (_street(at) for at in origin), way
-        for kind in CITY["lanes"]:
-            right = kind["right"]
-            line = [(x + dx * far + dy * right, y + dy * far - dx * right) for far in (JUNCTION, BLOCK - JUNCTION)]
-            road.lane_ids.append(_add_lane(made, road.id, kind, "LANE_TURN_STRAIGHT", line).id)
-    return roads
-
-
-def _step(corner: Corner, way: Way) -> Corner:
-    return corner[0] + way[0], corner[1] + way[1]
+def _streets() -> Any:
+    """Return the sample's map with header, roads, lanes and junctions, and nothing in its blocks."""
+    streets = map_format().Map.FromString(SAMPLE_MAP.read_bytes())
+    del streets.aois[:], streets.pois[:]
+    for lane in streets.lanes:
+        del lane.aoi_ids[:]
+    return streets
 
 
 def _street(number: int) -> float:
     return number * BLOCK - EDGE
-
-
-def _add_lane(made: Any, parent: int, kind: dict[str, Any], turn: str, line: Sequence[XY]) -> Any:
-    lane = made.lanes.add(id=len(made.lanes), type=kind["type"], turn=turn, parent_id=parent)
-    lane.max_speed, lane.width = kind["max_speed"], kind["width"]
-    (x1, y1), (x2, y2) = line
-    lane.length = round(sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2), 2)
-    for x, y in line:
-        lane.center_line.nodes.add(x=x, y=y)
-    return lane
-
-
-def _add_junctions(made: Any, roads: dict[tuple[Corner, Way], Any]) -> None:
-    """Add the junctions, with lanes from each road into each other, one for cars and one for walkers."""
-    for number, at in enumerate(CORNERS):
-        junction = made.junctions.add(id=FIRST_JUNCTION + number)
-        for ((origin, way), before), ((start, onward), after) in product(roads.items(), repeat=2):
-            if _step(origin, way) == at == start and _step(at, onward) != origin:
-                turn = TURNS[way[0] * onward[1] - way[1] * onward[0]]
-                _connect_roads(made, junction, before, after, turn)
-                group = junction.driving_lane_groups.add(in_road_id=before.id, out_road_id=after.id, turn=turn)
-                group.in_angle, group.out_angle = ANGLES[way], ANGLES[onward]
-                group.lane_ids.append(junction.lane_ids[-2])
-
-
-def _connect_roads(made: Any, junction: Any, before: Any, after: Any, turn: str) -> None:
-    for kind, *ids in zip(CITY["lanes"], before.lane_ids, after.lane_ids, strict=True):
-        start, end = (made.lanes[number] for number in ids)
-        first, last = start.center_line.nodes[-1], end.center_line.nodes[0]
-        lane = _add_lane(made, junction.id, kind, turn, [(first.x, first.y), (last.x, last.y)])
-        junction.lane_ids.append(lane.id)
-        lane.predecessors.add(id=start.id, type="LANE_CONNECTION_TYPE_TAIL")
-        lane.successors.add(id=end.id, type="LANE_CONNECTION_TYPE_HEAD")
-        start.successors.add(id=lane.id, type="LANE_CONNECTION_TYPE_HEAD")
-        end.predecessors.add(id=lane.id, type="LANE_CONNECTION_TYPE_TAIL")
 
 
 def _grounds(rng: Random) -> list[_Ground]:
@@ -195,7 +135,7 @@ def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY]) -> An
     """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner has no area."""
     use = ground.use
     aoi = made.aois.add(id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use)
-    aoi.land_use = optional(MAP).LandUseType.Value(CITY["land_use"][use[0]])
+    aoi.land_use = map_format().LandUseType.Value(CITY["land_use"][use[0]])
     for x, y in outline:
         aoi.positions.add(x=x, y=y)
     if len(outline) > 1:

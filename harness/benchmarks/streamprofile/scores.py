@@ -145,7 +145,7 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
     the task alone, so a user has the same metrics in every run; but those of the parts `valid`, `cut` (errors) and
     `fwt_cut` on the answers, too.
     """
-    steps = [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
+    steps = _scored_steps(records)
     starts = user_starts(records)
     user_of = np.repeat(np.arange(len(starts)), np.diff([*starts, len(records)])).tolist()
     scored = {user_of[record] for record, _ in steps}
@@ -160,8 +160,12 @@ def tallied(records: Sequence[JSON]) -> tuple[Array, Tally]:
 
 def rows(records: Sequence[JSON]) -> Array:
     """Return the values that `tallied` returns."""
-    steps = [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
-    return _StepTable.of(steps).rows(len(records))
+    return _StepTable.of(_scored_steps(records)).rows(len(records))
+
+
+def _scored_steps(records: Sequence[JSON]) -> list[tuple[int, JSON]]:
+    """Return the scored steps of records, each after the number of its record."""
+    return [(record, step) for record, data in enumerate(records) for step in data["steps"] if step["metrics"]]
 
 
 def _counts(records: Sequence[JSON], rows: Array) -> Counter[str]:
@@ -290,8 +294,7 @@ class _StepTable:
         steps = {one: place for place, one in enumerate(dict.fromkeys(whose))}
         values = _with_f1(self.values)
         if len(steps) < len(whose):
-            sums, counts = _sums_by(np.array([steps[one] for one in whose]), values, len(steps))
-            values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+            values = _means_by(np.array([steps[one] for one in whose]), values, len(steps))
         keys = [(last[user], step_id) for user, step_id in steps]
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
         place = np.array([places[key] for key in keys], dtype=np.int_)
@@ -301,9 +304,7 @@ class _StepTable:
 
     def _user_means(self, values: Array, chosen: Mask, users: int) -> Array:
         """Mean within each user over the chosen steps: users x columns, NaN where nothing is defined."""
-        sums, counts = _sums_by(self.user[chosen], values[chosen], users)
-        means: Array = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-        return means
+        return _means_by(self.user[chosen], values[chosen], users)
 
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:
@@ -325,6 +326,13 @@ def _sums_by(place: NDArray[np.int_], values: Array, places: int) -> tuple[Array
         return np.asarray(totals, dtype=np.float64).reshape(places, columns)
 
     return total(np.where(defined, values, 0.0)), total(defined.astype(np.float64))
+
+
+def _means_by(place: NDArray[np.int_], values: Array, places: int) -> Array:
+    """Mean of the defined values by place: places x columns, NaN where nothing is defined."""
+    sums, counts = _sums_by(place, values, places)
+    means: Array = sums / np.where(counts, counts, np.nan)
+    return means
 
 
 def _with_f1(values: Array) -> Array:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
 
 from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.overview import ends, intervals, numbers, spanned
@@ -141,8 +140,16 @@ class StepScoring(Means):
         }
 
     def sections(self, scored: Scored) -> Iterator[Block]:
-        assert scored.report is not None
-        return sections(scored.report)
+        report = scored.report
+        assert report is not None
+        yield Heading(f"About the scores, on {PLATFORMS[report.subset].name}")
+        yield from map(Paragraph, _about(report))
+        yield from _cold_start(report.details)
+        yield from _transfer(report)
+        yield from _curves(report.details)
+        yield from _checks(report)
+        yield Heading(FOR_STATS)
+        yield Verbatim(_for_stats(report))
 
 
 def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
@@ -243,18 +250,6 @@ def upgraded(data: JSON) -> JSON:
 # Blocks
 
 
-def sections(report: Report) -> Iterator[Block]:
-    of = report.details
-    yield Heading(f"About the scores, on {PLATFORMS[report.subset].name}")
-    yield from map(Paragraph, _about(report))
-    yield from _cold_start(of)
-    yield from _transfer(report)
-    yield from _curves(of)
-    yield from _checks(report)
-    yield Heading(FOR_STATS)
-    yield Verbatim(_for_stats(report))
-
-
 def _about(report: Report) -> Iterator[str]:
     if report.prompt == "authors":
         yield "The benchmark authors' own prompt. Scores compare with published ones where sampling and data do."
@@ -323,7 +318,7 @@ def _transfer(report: Report) -> Iterator[Block]:
 
 
 def _signed(of: Value | JSON) -> tuple[str, str]:
-    value = of if isinstance(of, Value) else Value(of["value"], of["ci95"], approximate=of.get("approximate", UNSET))
+    value = of if isinstance(of, Value) else msgspec.convert(of, Value)
     return SHARE.text(value.value, signed=True), spanned(SHARE, value, signed=True)
 
 

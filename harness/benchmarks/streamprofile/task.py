@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct
-from msgspec.structs import force_setattr
 
 from harness.benchmark import Task
 from harness.benchmarks.tasks import kind_of, typed
@@ -34,6 +33,9 @@ PLATFORMS = {subset: Platform(**words) for subset, words in _DATA.items()}
 """The five, read from platforms.toml."""
 ERROR_SETS = {"Error_Peer": "D_cluster", "Error_Viral": "D_viral", "Error_Decay": "D_decay", "Error_Random": "D_random"}
 """Metric name -> the list in `meta` that holds its distractors."""
+
+INSTEAD = {"T_keep": "keep_tags", "T_new": "new_tags"}
+"""List of `meta` -> that of `ground_truth` which stands for it where it is missing."""
 
 LARGEST_STEP = 2**31 - 1
 """Learning curves count in whole numbers of the machine's."""
@@ -77,19 +79,21 @@ class Line(Struct):
 
 
 class GivenStep(Struct, frozen=True):
-    """What the model may see of a step. `pool` is in the file's order; of it are made `tags`, the same as a set, and
-    `asked`, the number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
+    """What the model may see of a step. `pool` is in the file's order."""
 
     step_id: int
     total_steps: int
     posts_text: str
     pool: tuple[str, ...]
-    tags: AbstractSet[str] = frozenset()
-    asked: int = 0
 
-    def __post_init__(self) -> None:
-        force_setattr(self, "tags", frozenset(self.pool))
-        force_setattr(self, "asked", max(1, round(0.25 * len(self.pool))))
+    @property
+    def tags(self) -> AbstractSet[str]:
+        return frozenset(self.pool)
+
+    @property
+    def asked(self) -> int:
+        """The number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
+        return max(1, round(0.25 * len(self.pool)))
 
 
 class Given(Struct, frozen=True):
@@ -111,21 +115,18 @@ class Sets(NamedTuple):
     true: AbstractSet[str]
 
 
-NO_SETS = Sets(frozenset(), frozenset(), frozenset())
-
-
 class Truth(Struct, frozen=True):
     """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of distractors by
-    metric name. `sets` are made of them."""
+    metric name."""
 
     kept: Collection[str]
     new: Collection[str]
     distractors: Mapping[str, AbstractSet[str]]
-    sets: Sets = NO_SETS
 
-    def __post_init__(self) -> None:
+    @property
+    def sets(self) -> Sets:
         kept, new = frozenset(self.kept), frozenset(self.new)
-        force_setattr(self, "sets", Sets(kept, new, kept | new))
+        return Sets(kept, new, kept | new)
 
     @property
     def listed(self) -> list[str]:
@@ -175,8 +176,7 @@ def check(line: JSON, subset: str | None = None) -> Line:
             field = f"prediction_tasks[{number}].step_id"
             raise FieldError(field, f"a whole number above {previous}", kind_of(step.step_id))
         previous, truth, meta = step.step_id, step.ground_truth, step.meta
-        if meta is None or meta.T_keep is None:
-            typed(truth.keep_tags, Tags, f"prediction_tasks[{number}].ground_truth.keep_tags")
-        if meta is None or meta.T_new is None:
-            typed(truth.new_tags, Tags, f"prediction_tasks[{number}].ground_truth.new_tags")
+        for name, instead in INSTEAD.items():
+            if getattr(meta, name, None) is None:
+                typed(getattr(truth, instead), Tags, f"prediction_tasks[{number}].ground_truth.{instead}")
     return user

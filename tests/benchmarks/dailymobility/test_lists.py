@@ -247,7 +247,7 @@ BAD: dict[str, tuple[JSON, str]] = {
     "shares sum to 2": ({PROPORTIONS: [[1, 0, 0, 0, 0, 0, 0], [1, 1, *[0] * 5]]}, f"{PROPORTIONS}: row 2: expected"),
     "six shares": ({PROPORTIONS: [[1, 0, 0, 0, 0, 0, 0], [1, *[0] * 5]]}, f"{PROPORTIONS}: row 2: expected a list"),
     "unequal rows": ({RADIUS: [1.0, 2.0, 3.0]}, "expected as many rows in each list, got gyration_radius 3, daily"),
-    "no list": ({LOCATIONS: 3}, "daily_location_numbers: expected a list, got a number"),
+    "no list": ({LOCATIONS: 3}, "daily_location_numbers: expected a list, got 3"),
     "nobody": ({name: [] for name in METRICS}, "expected at least one resident"),
 }  # fmt: skip
 

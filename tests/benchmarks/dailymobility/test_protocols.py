@@ -15,6 +15,7 @@ from scipy.spatial.distance import jensenshannon
 
 from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.agents.day import SLOTS
+from harness.benchmarks.dailymobility.divergence import divergence
 from harness.benchmarks.dailymobility.groundtruth import Column, GroundTruth, Lists
 from harness.benchmarks.dailymobility.protocols import (
     LOCATIONS,
@@ -33,7 +34,6 @@ from harness.benchmarks.dailymobility.protocols import (
     aligned,
     all_protocols,
     asbench,
-    per_slot,
 )
 from tests.support import ROOT
 
@@ -201,19 +201,17 @@ def test_only_the_divergence_per_slot_sees_the_order_of_a_day() -> None:
     sequences = np.sort(lists.columns[SEQUENCES], axis=1)
     day, turned = (Lists({**lists.columns, SEQUENCES: at}) for at in (sequences, np.roll(sequences, 24, axis=1)))
     assert [outcome.final for outcome in all_protocols(day.sample, turned.sample).values()] == [100.0, 100.0, 100.0]
-    by_slot = per_slot(day.slots, turned.slots)
-    assert by_slot is not None and by_slot.shape == (48,) and by_slot.mean() > 0.2
+    by_slot = divergence(day.slots, turned.slots)
+    assert by_slot.shape == (48,) and by_slot.mean() > 0.2
 
 
 def test_the_divergence_per_slot_is_that_of_each_slots_intentions() -> None:
-    """Slot 0: all asleep against half asleep, half at work, 0.31 bits; equal elsewhere; nobody: None."""
+    """Slot 0: all asleep against half asleep, half at work, 0.31 bits; equal elsewhere."""
     truth = np.ones((2, 48), dtype=np.uint8)
     sample = truth.copy()
     sample[1, 0] = 4
-    found = per_slot(*(groundtruth.count_slots(days) for days in (truth, sample)))
-    assert found is not None
+    found = divergence(*(groundtruth.count_slots(days) for days in (truth, sample)))
     assert found.tolist() == pytest.approx([0.31127812445913283, *[0.0] * 47])
-    assert per_slot(groundtruth.count_slots(truth), np.zeros((48, 7), dtype=np.int64)) is None
 
 
 def test_numbers_have_no_value_that_occurs_never() -> None:

@@ -18,7 +18,6 @@ from shapely.geometry import LineString, Point, Polygon
 from harness.benchmarks.dailymobility.agents.city import City, read_city
 from harness.benchmarks.dailymobility.agents.day import gyration_radius, proportions
 from harness.benchmarks.dailymobility.synth import PLACES, files
-from harness.errors import BadInput
 from tests.support import ROOT
 
 SAMPLE = ROOT / "harness" / "sample" / "dailymobility"
@@ -72,12 +71,6 @@ def test_fewer_residents_are_the_first_of_more(made: dict[str, bytes], people: l
     assert json.loads(few["profiles.json"]) == people[:7]
     for name in ARRAYS:
         assert np.array_equal(truth(few, name), truth(made, name)[:7])
-
-
-def test_nobody_is_too_few() -> None:
-    """A data set of no resident is a mistake."""
-    with pytest.raises(BadInput, match="residents"):
-        files(0, 0)
 
 
 def test_everything_says_that_it_is_synthetic(made: dict[str, bytes], people: list[dict[str, Any]]) -> None:

@@ -203,14 +203,11 @@ def test_most_chains_are_short_and_a_few_very_long() -> None:
     assert lengths.count(MAX_STEPS) > 10
 
 
-@pytest.mark.parametrize(
-    ("platform", "users", "mean_steps", "named"),
-    [("tieba", 1, 2, "tieba"), ("weibo", -1, 2, "users"), ("weibo", 1, 0.5, "steps"), ("weibo", 1, 41, "steps")],
-)
-def test_bad_arguments_are_refused_at_once(platform: str, users: int, mean_steps: float, named: str) -> None:
+@pytest.mark.parametrize("mean_steps", [0.5, 41])
+def test_bad_arguments_are_refused_at_once(mean_steps: float) -> None:
     """What cannot be made is said before the first line is asked for."""
-    with pytest.raises(BadInput, match=named):
-        generate(platform, users, 1, mean_steps)
+    with pytest.raises(BadInput, match="steps"):
+        generate("weibo", 1, 1, mean_steps)
 
 
 @platforms

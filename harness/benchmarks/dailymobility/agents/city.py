@@ -18,12 +18,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from harness.benchmarks.dailymobility.agents.spatial import Line, Lines, Points, Rows, optional
+from harness.benchmarks.dailymobility.agents.spatial import Line, Lines, Points, map_format
 from harness.benchmarks.files import input_file
 from harness.errors import BadInput
 from harness.model import JSON
 
-MAP = "pycityproto.city.map.v2.map_pb2"
 SEPARATOR = "|"
 OPTIONAL = frozenset({"area", "capacity", "land_use", "urban_land_use", "z"})
 """Fields of the messages that may be set to 0; any other is not set then."""
@@ -101,14 +100,11 @@ class City:
         `category` is the last level of the category, or several of which one must be it; None is any.
         """
         pois, points = self._located
-        rows = points.in_square(x, y, radius)
-        if category is not None:
-            wanted = (category,) if isinstance(category, str) else category
-            numbers, of_poi = self._last_levels
-            chosen = np.zeros(len(numbers), np.bool_)
-            chosen[[numbers[kind] for kind in wanted if kind in numbers]] = True
-            rows = rows[chosen[of_poi[rows]]]
-        return [pois[row] for row in rows.tolist()]
+        found = [pois[row] for row in points.in_square(x, y, radius).tolist()]
+        if category is None:
+            return found
+        wanted = (category,) if isinstance(category, str) else category
+        return [poi for poi in found if levels(poi.category)[-1] in wanted]
 
     def nearest(self, x: float, y: float, kinds: Collection[str], count: int) -> list[Poi]:
         """Return the `count` nearest POIs that have one of `kinds` as some level of their category, nearest first.
@@ -126,13 +122,6 @@ class City:
     def _located(self) -> _Located:
         pois = list(self.pois.values())
         return pois, _points(pois)
-
-    @cached_property
-    def _last_levels(self) -> tuple[dict[str, int], Rows]:
-        """A number for each category's last level, and that of each POI."""
-        numbers: dict[str, int] = {}
-        of_poi = [numbers.setdefault(levels(poi.category)[-1], len(numbers)) for poi in self.pois.values()]
-        return numbers, np.array(of_poi, np.intp)
 
 
 def as_message(fields: Mapping[str, Any], declared: Iterable[str] = ()) -> JSON:
@@ -164,10 +153,12 @@ def read_city(data: bytes, where: str) -> City:
     Raise `BadInput` for bytes that are not such a map, a map without AOIs, a duplicate id, a place without position and
     a coordinate that is not finite.
     """
-    map_type, not_a_map = optional(MAP).Map, optional("google.protobuf.message").DecodeError
+    map_type = map_format().Map
+    from google.protobuf.message import DecodeError  # comes with the format
+
     try:
         found = map_type.FromString(data)
-    except not_a_map:
+    except DecodeError:
         raise BadInput(f"{where}: expected a map of a city (city.map.v2.Map), got bytes that are none") from None
     if not found.aois:
         raise BadInput(f"{where}: expected a map of a city (city.map.v2.Map), got one without any AOI")

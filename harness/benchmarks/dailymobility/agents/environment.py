@@ -18,7 +18,7 @@ import numpy as np
 from harness.benchmarks.dailymobility.agents.city import LISTS, Aoi, City, Poi, as_message
 from harness.benchmarks.dailymobility.agents.interface import LACKS, UPSTREAM, Harness, Incomplete, Refuses
 from harness.benchmarks.dailymobility.agents.simulator import Stop
-from harness.benchmarks.dailymobility.agents.spatial import lnglat, optional
+from harness.benchmarks.dailymobility.agents.spatial import geometry, lnglat
 
 DAY_SECONDS = 86400
 FIRST_POI = 700_000_000
@@ -156,7 +156,7 @@ class MapData(Incomplete):
             found = [poi for poi in self._city.nearby(x, y, radius) if poi.category.startswith(prefix)]
         if not return_distance:
             return [self.get_poi(poi.id) for poi in found[:limit]]
-        at = optional("shapely").points([(poi.x, poi.y) for poi in found] or np.empty((0, 2)))
+        at = geometry().points([(poi.x, poi.y) for poi in found] or np.empty((0, 2)))
         return [(self.get_poi(found[row].id), distance) for distance, row in _nearest((x, y), at)[:limit]]
 
     def query_aois(
@@ -169,7 +169,7 @@ class MapData(Incomplete):
         """Return pairs of AOI and distance in metres, nearest first; the AOIs' bounding boxes touch the square."""
         x, y = coordinates(center)
         aois = list(self._city.aois.values())
-        found = [aois[row] for row in self._aoi_tree.query(optional("shapely").Point(x, y).buffer(radius)).tolist()]
+        found = [aois[row] for row in self._aoi_tree.query(geometry().Point(x, y).buffer(radius)).tolist()]
         if urban_land_uses is not None:
             found = [aoi for aoi in found if aoi.land_use in urban_land_uses]
         nearest = _nearest((x, y), [self.aois[aoi.id]["shapely_xy"] for aoi in found])
@@ -177,7 +177,7 @@ class MapData(Incomplete):
 
     @cached_property
     def _aoi_tree(self) -> Any:
-        return optional("shapely").STRtree([aoi["shapely_xy"] for aoi in self.aois.values()])
+        return geometry().STRtree([aoi["shapely_xy"] for aoi in self.aois.values()])
 
     def _aoi(self, aoi: Aoi) -> Place:
         fields: dict[str, Any] = {"id": aoi.id, "type": aoi.type, **{name: _entries(aoi, name) for name in LISTS}}
@@ -202,7 +202,7 @@ class MapData(Incomplete):
             return [as_message(dict(zip(LISTS[name], entry, strict=True))) for entry in entries]
         at = place.get("position")
         outline = self._city.aois[place["id"]].outline if at is None else ((at["x"], at["y"]),)
-        shapely = optional("shapely")
+        shapely = geometry()
         if name == "shapely_lnglat":
             outline = lnglat(self._city.projection, np.array(outline)).tolist()
         return shapely.Point(outline[0]) if len(outline) == 1 else shapely.Polygon(outline)
@@ -214,7 +214,7 @@ def _entries(aoi: Aoi, name: str) -> Sequence[tuple[float, float]]:
 
 def _nearest(center: tuple[float, float], shapes: Any) -> list[tuple[float, int]]:
     """Return pairs of distance in metres and row, nearest first."""
-    shapely = optional("shapely")
+    shapely = geometry()
     away = shapely.distance(shapely.Point(center), shapes).tolist()
     return sorted((distance, row) for row, distance in enumerate(away))
 

@@ -57,7 +57,7 @@ class AgentFile:
 
     @property
     def name(self) -> str:
-        return _name(self.path)
+        return self.path.name.removeprefix(COPY_PREFIX)
 
     def place_of(self, frame: FrameType) -> Place | None:
         """Return the innermost place in the agent's files from a frame outwards."""
@@ -220,10 +220,6 @@ def _is_agent(name: str, thing: Any) -> bool:
         return False
     above = [base is CitizenAgentBase for base in type.mro(thing)]
     return any(above) and thing is not CitizenAgentBase and thing is not DailyMobilityAgent
-
-
-def _name(path: Path) -> str:
-    return path.name.removeprefix(COPY_PREFIX)
 
 
 def _read(path: Path, digests: Mapping[str, str] | None) -> bytes:

@@ -172,9 +172,7 @@ class StreamMemory(Incomplete):
 
 
 class Memory(Incomplete):
-    def __init__(
-        self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool = False
-    ) -> None:
+    def __init__(self, harness: Harness, data: dict[Any, Any], embedded: Mapping[Any, str], finds: bool) -> None:
         self._harness = harness
         self.status = KVMemory(harness, data, embedded)
         self.stream = StreamMemory(harness, self.status, finds)

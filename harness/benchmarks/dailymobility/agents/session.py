@@ -26,7 +26,7 @@ from harness.benchmarks.dailymobility.agents.errors import LONGEST, NO_TEXT, des
 from harness.benchmarks.dailymobility.agents.llm import LLM, NoReply
 from harness.benchmarks.dailymobility.agents.memory import Memory, embedded, first_status
 from harness.benchmarks.dailymobility.agents.runner import Runner
-from harness.benchmarks.dailymobility.agents.simulator import Route, UnknownPlace, Walker
+from harness.benchmarks.dailymobility.agents.simulator import Route, Walker
 from harness.benchmarks.dailymobility.agents.watchdog import Cut, Dice, Place
 from harness.errors import AgentFailed
 from harness.model import Ask, Completion, Request
@@ -45,15 +45,10 @@ async def play(runner: Runner, resident: Resident, ask: Ask, repeat: int = 1) ->
 
     Raise `AgentFailed` where the agent fails (`agent_error`, `agent_api`, `agent_blocked`, `agent_stalled`,
     `unknown_place`, or the reason for no reply: `content_filter`, `context_length`, `length`,
-    `only_thinking`, `refusal`, `empty`), and errors of `ask` as they are. A home that is not in the city is an
-    `unknown_place` too.
+    `only_thinking`, `refusal`, `empty`), and errors of `ask` as they are.
     """
-    try:
-        session = Session(runner, resident, ask, repeat)
-    except UnknownPlace as error:
-        raise AgentFailed("unknown_place", f"the home of resident {resident.key}: {error}") from None
     with runner.playing_one():
-        return await session.play()
+        return await Session(runner, resident, ask, repeat).play()
 
 
 class Session:

@@ -10,8 +10,7 @@ from collections import deque
 from math import hypot
 from typing import Literal
 
-from harness.benchmarks.dailymobility.agents.city import Aoi, City, as_message
-from harness.errors import HarnessError
+from harness.benchmarks.dailymobility.agents.city import City, as_message
 from harness.model import JSON
 
 Mode = Literal["driving", "walking"]
@@ -24,16 +23,12 @@ SETTING_OUT = 2
 """Seconds from an order to the way: upstream's simulator takes it up at its next tick, and moves at the one after."""
 
 
-class UnknownPlace(HarnessError):
-    """A destination that is not in the city; the caller adds the resident."""
-
-
 class Walker:
-    """A resident who starts at home. Raises `UnknownPlace` for an AOI that is not in the city."""
+    """A resident who starts at home. All AOIs are of the city: its callers check them."""
 
     def __init__(self, city: City, home: int) -> None:
         self._city = city
-        self._end = self._aoi(home)
+        self._end = city.aois[home]
         self._start = (self._end.x, self._end.y)
         self._mode: Mode = "driving"
         self._seconds = self._left = 0.0
@@ -75,11 +70,8 @@ class Walker:
         return place | {"xy_position": as_message({"x": x, "y": y, "z": 0.0})}
 
     def go_to(self, aoi: int, mode: Mode = "driving") -> None:
-        """Set out for an AOI from wherever the resident is, on the way too; no change for where one is or already goes.
-
-        Raise `UnknownPlace` for an AOI that is not in the city, and change nothing then.
-        """
-        end = self._aoi(aoi)
+        """Set out for an AOI from wherever the resident is, on the way too; no change if one is or goes there."""
+        end = self._city.aois[aoi]
         if end.id == self._end.id and self.mode in (None, mode):
             return
         x, y = self.xy
@@ -89,11 +81,6 @@ class Walker:
     def advance(self, seconds: float) -> None:
         """Let time pass. Who arrives before it is over stays there for the rest."""
         self._left = max(0.0, self._left - seconds)
-
-    def _aoi(self, number: int) -> Aoi:
-        if number not in self._city.aois:
-            raise UnknownPlace(f"the city has no AOI {number!r}")
-        return self._city.aois[number]
 
 
 class Route:

@@ -11,31 +11,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import BadInput, to_install
 
-if TYPE_CHECKING:
-    from scipy.spatial import KDTree
-
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Line = tuple[tuple[float, float], ...]
 
 
-def optional(module: str) -> Any:
-    """Return a module of the extra `mobility`, imported where it is needed. Raise `BadInput` where it is missing."""
+def geometry() -> Any:
+    """Return shapely, of the extra `mobility`, imported where it is needed. Raise `BadInput` where it is missing."""
     try:
-        return import_module(module)
+        import shapely
     except ImportError:
-        package = module.partition(".")[0]
-        raise BadInput(
-            f"DailyMobility needs the package {package}: {to_install('behavior-harness[mobility]')}"
-        ) from None
+        raise _missing("shapely") from None
+    return shapely
+
+
+def map_format() -> Any:
+    """Return the module of the map's protocol buffers, of the same extra. Raise `BadInput` where it is missing."""
+    try:
+        from pycityproto.city.map.v2 import map_pb2
+    except ImportError:
+        raise _missing("pycityproto") from None
+    return map_pb2
+
+
+def _missing(package: str) -> BadInput:
+    return BadInput(f"DailyMobility needs the package {package}: {to_install('behavior-harness[mobility]')}")
 
 
 class Points:
@@ -45,14 +52,8 @@ class Points:
         self._xy = xy
 
     @cached_property
-    def _tree(self) -> KDTree:
-        from scipy.spatial import KDTree  # a fifth of a second, which commands without a city need not pay
-
-        return KDTree(self._xy)
-
-    @cached_property
     def _shapes(self) -> Any:
-        shapely = optional("shapely")
+        shapely = geometry()
         return shapely.STRtree(shapely.points(self._xy))
 
     def in_square(self, x: float, y: float, radius: float) -> Rows:
@@ -60,7 +61,7 @@ class Points:
 
         An agent that takes the first five sees the five that it sees there.
         """
-        rows: Rows = self._shapes.query(optional("shapely").Point(x, y).buffer(radius))
+        rows: Rows = self._shapes.query(geometry().Point(x, y).buffer(radius))
         return rows
 
     def nearest(self, x: float, y: float, count: int) -> Rows:
@@ -68,13 +69,9 @@ class Points:
 
         Squares are compared, which unlike roots are the same number on every machine.
         """
-        count = min(count, len(self._xy))
-        if count < 1:
-            return np.empty(0, np.intp)
-        reach = np.max(self._tree.query((x, y), k=count)[0])
-        rows = np.sort(np.array(self._tree.query_ball_point((x, y), reach * (1 + 1e-9)), np.intp))
-        away = self._xy[rows] - (x, y)
-        return rows[np.argsort((away * away).sum(axis=1), kind="stable")][:count]
+        away = self._xy - (x, y)
+        rows: Rows = np.argsort((away * away).sum(axis=1), kind="stable")[:count]
+        return rows
 
 
 class Lines(Mapping[int, Line]):
@@ -107,7 +104,7 @@ class Lines(Mapping[int, Line]):
         centroids = self._xy[self._ends[:-1]]
         polygons = np.flatnonzero(corners > 1)
         if polygons.size:
-            shapely = optional("shapely")
+            shapely = geometry()
             rows = np.repeat(np.arange(polygons.size), corners[polygons])
             rings = shapely.linearrings(self._xy[np.repeat(corners > 1, corners)], indices=rows)
             centroids[polygons] = shapely.get_coordinates(shapely.centroid(shapely.polygons(rings)))
@@ -117,7 +114,7 @@ class Lines(Mapping[int, Line]):
     @cached_property
     def _tree(self) -> tuple[list[int], Any]:
         """Ids of the lines that have a length, and a tree of their shapes in the same order."""
-        shapely = optional("shapely")
+        shapely = geometry()
         corners = np.diff(self._ends)
         usable = corners >= 2
         shapes = shapely.linestrings(
@@ -133,40 +130,22 @@ class Lines(Mapping[int, Line]):
         ids, tree = self._tree
         if not ids:
             return None
-        shapely = optional("shapely")
+        shapely = geometry()
         point = shapely.points(x, y)
-        rows = tree.query_nearest(point).tolist()
-        if not rows:  # of lengths that no number can hold the square of
-            return None
-        row = min(rows, key=ids.__getitem__)
+        row = min(tree.query_nearest(point).tolist(), key=ids.__getitem__)
         return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))
 
 
-FLATTENING = 1 / 298.257223563
-N = FLATTENING / (2 - FLATTENING)
-RADIUS = 6378137.0 / (1 + N) * (1 + N**2 / 4 + N**4 / 64)
-"""Metres: that of a circle as long as a meridian."""
-ECCENTRICITY = math.sqrt(FLATTENING * (2 - FLATTENING))
+RADIUS = 6367449.145823415
+"""Metres: that of a circle as long as a meridian of WGS 84."""
+ECCENTRICITY = 0.08181919084262149
 
 Series = tuple[float, float, float, float]
-TO_GRID: Series = (
-    N / 2 - 2 / 3 * N**2 + 5 / 16 * N**3 + 41 / 180 * N**4,
-    13 / 48 * N**2 - 3 / 5 * N**3 + 557 / 1440 * N**4,
-    61 / 240 * N**3 - 103 / 140 * N**4,
-    49561 / 161280 * N**4,
-)
-TO_SPHERE: Series = (
-    N / 2 - 2 / 3 * N**2 + 37 / 96 * N**3 - 1 / 360 * N**4,
-    N**2 / 48 + N**3 / 15 - 437 / 1440 * N**4,
-    17 / 480 * N**3 - 37 / 840 * N**4,
-    4397 / 161280 * N**4,
-)
-TO_GEODETIC: Series = (
-    2 * N - 2 / 3 * N**2 - 2 * N**3 + 116 / 45 * N**4,
-    7 / 3 * N**2 - 8 / 5 * N**3 - 227 / 45 * N**4,
-    56 / 15 * N**3 - 136 / 35 * N**4,
-    4279 / 630 * N**4,
-)
+# Karney's alpha and beta, and the series from the conformal latitude, each to the fourth order in the third flattening
+# of WGS 84, n = f / (2 - f) with f = 1 / 298.257223563.
+TO_GRID: Series = (0.0008377318206303529, 7.608527714248998e-07, 1.1976380015605232e-09, 2.4433761945220637e-12)
+TO_SPHERE: Series = (0.0008377321640600574, 5.905869567933988e-08, 1.6734888803548483e-10, 2.1677377630220365e-13)
+TO_GEODETIC: Series = (0.003356551469125213, 6.5718730839601334e-06, 1.7646564004758498e-08, 5.4004820816935436e-11)
 
 
 def lnglat(projection: str, xy: Floats) -> Floats:

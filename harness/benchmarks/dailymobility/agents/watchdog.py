@@ -6,8 +6,8 @@ A slice is the part of an agent's coroutine between two moments at which it wait
 - a resident's draws depend on nobody else;
 - a slice of more than `notice` seconds is noticed, with the line that runs then;
 - a slice of more than `limit` seconds is broken off, by an exception that the alarm's handler raises inside it. That
-  works in the main thread, where alarms exist, and not inside of a single call of C code; elsewhere such a slice is
-  only noticed. A handler or timer of somebody else's is put back after each slice.
+  works in the main thread, and not inside of a single call of C code; elsewhere such a slice is only noticed. A
+  handler or timer of somebody else's is put back after each slice.
 
 A bare `except:` that swallows the exception gains nothing: as the exception is dropped, the handler is called once
 more, at the next moment at which signals are looked at, which is outside of that `except:`. (Only code that keeps
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from opcode import opmap
-from signal import ITIMER_REAL, setitimer
+from signal import ITIMER_REAL, SIGALRM, setitimer
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any
@@ -39,8 +39,6 @@ from weakref import ref
 import numpy as np
 from numpy.random import mtrand
 
-ALARM: Any = getattr(signal, "SIGALRM", 0)
-"""0 where the platform has none, and nothing is broken off."""
 JUMPS_FIRST = sys.version_info[:2] == (3, 12)
 """Python 3.12 looks at signals after a jump backward, and takes what a handler raises there for an exception of the
 instruction before the target: a `try` that has been left could catch it, for ever."""
@@ -124,7 +122,7 @@ class Guard:
 
         The callback must not be a function in Python: signals would be looked at in there.
         """
-        again: Callable[[ref[Cut]], Any] = partial(next, map(interrupt_main, repeat(ALARM)))
+        again: Callable[[ref[Cut]], Any] = partial(next, map(interrupt_main, repeat(SIGALRM)))
         guard = self
 
         class Renewed(Cut):
@@ -144,7 +142,7 @@ class Guard:
         trace = sys.gettrace()
         began = perf_counter()
         if armed:
-            handler = signal.signal(ALARM, self._strike)
+            handler = signal.signal(SIGALRM, self._strike)
             delay, interval = setitimer(ITIMER_REAL, self._first)
         self.inside = True
         try:
@@ -157,7 +155,7 @@ class Guard:
                 sys.settrace(trace)
             if armed:
                 setitimer(ITIMER_REAL, 0)
-                signal.signal(ALARM, handler)
+                signal.signal(SIGALRM, handler)
                 if delay:
                     setitimer(ITIMER_REAL, max(delay - self.seconds, 1e-6), interval)
 
@@ -193,4 +191,4 @@ _RUN: CodeType = Guard.run.__code__
 
 def _can_strike() -> bool:
     """Handlers are called in the main thread alone; one that was not set from Python could not be put back."""
-    return ALARM > 0 and threading.current_thread() is threading.main_thread() and signal.getsignal(ALARM) is not None
+    return threading.current_thread() is threading.main_thread() and signal.getsignal(SIGALRM) is not None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import shapely
 
-from harness.benchmarks.dailymobility.agents.day import Resident, Row
+from harness.benchmarks.dailymobility.agents.day import Row
 from harness.benchmarks.dailymobility.agents.runner import Runner
 from harness.benchmarks.dailymobility.agents.session import play
 from harness.client.request_body import Sampling
@@ -418,13 +418,6 @@ def test_what_is_not_here_fails_the_resident_whatever_it_catches(
     )
     failed = failure(runner(file))
     assert failed.kind == kind and failed.detail.startswith("agent.py, step 1, line ") and told in failed.detail
-
-
-def test_a_home_that_the_city_has_not_fails_its_resident() -> None:
-    """Before the agent is made."""
-    lost = Resident("9", 9, AOI + 99, WORK, {})
-    with pytest.raises(AgentFailed, match=f"unknown_place: the home of resident 9: the city has no AOI {AOI + 99}"):
-        asyncio.run(play(runner("random_walk.py"), lost, silence))
 
 
 def test_what_upstream_has_not_either_is_an_attribute_error(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from harness.benchmarks.dailymobility.agents.city import Aoi, City
 from harness.benchmarks.dailymobility.agents.day import Row, gyration_radius, intention_sequence, proportions, visited
-from harness.benchmarks.dailymobility.agents.simulator import UnknownPlace, Walker
-from harness.errors import BadInput, HarnessError
+from harness.benchmarks.dailymobility.agents.simulator import Walker
 from tests.support.agent_town import lanes_of
 
 CENTROIDS = {1: (0.0, 0.0), 2: (3000.0, 4000.0), 3: (3000.0, 0.0), 4: (0.0, 3000.0), 5: (0.0, 0.0)}
@@ -130,21 +129,6 @@ def test_how_time_is_cut_does_not_matter(steps: list[float], to: int) -> None:
         cut.advance(seconds)
     whole.advance(sum(steps))
     assert all(isclose(one, other, abs_tol=1e-6) for one, other in zip(cut.xy, whole.xy, strict=True))
-
-
-def test_an_unknown_place_is_an_error_of_its_own_and_changes_nothing() -> None:
-    """Not bad input, which would end the run: the agent said it, and only its resident is concerned."""
-    walker = Walker(CITY, 1)
-    walker.go_to(3)
-    for unknown in (999, None, "3"):
-        with pytest.raises(UnknownPlace, match="no AOI"):
-            walker.go_to(unknown)  # type: ignore[arg-type]
-    walker.advance(DRIVE_3000 + 0.01)
-    assert walker.aoi == 3
-    with pytest.raises(UnknownPlace, match="no AOI 999"):
-        Walker(CITY, 999)
-    assert issubclass(UnknownPlace, HarnessError)
-    assert not issubclass(UnknownPlace, BadInput)
 
 
 def on_the_way(city: City) -> dict[str, Any]:
