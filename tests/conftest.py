@@ -17,6 +17,7 @@ from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.client.connect import CA_FOLDERS, CA_VARIABLES
 from harness.model import JSON
+from harness.ui.streams import tell_warnings
 from tests.support import ROOT, examples
 
 VARIABLES = ("LLM_API_KEY", "LLM_API_BASE", "OPENAI_API_KEY", "OPENAI_BASE_URL", "SGLANG_API_KEY", "BENCH_MAX_WORKERS")
@@ -93,6 +94,12 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
             patch.delenv(name.upper(), raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def told_warnings() -> None:
+    """Print what is logged, as every command does, also where a test calls what a command calls."""
+    tell_warnings()
 
 
 @pytest.fixture(scope="session", autouse=True)

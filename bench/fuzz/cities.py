@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from math import isfinite
-from typing import Any
 
-from harness.benchmarks.dailymobility.agents.city import MAP, read_city
+from harness.benchmarks.dailymobility.agents.city import read_city
+from harness.benchmarks.dailymobility.agents.spatial import map_format
 from harness.errors import BadInput
 
 EXPECTED = (BadInput,)
 
 
 def _small(lanes: int) -> bytes:
-    made: Any = import_module(MAP).Map()
+    made = map_format().Map()
     made.header.projection = "+proj=tmerc"
     for number in (500000000, 500000001, 500000002):
         aoi = made.aois.add(id=number, urban_land_use="R", poi_ids=[700000000])

@@ -922,7 +922,7 @@ async def test_model_that_loads_late_does_not_hold_the_other(tmp_path: Path, sam
 @pytest.mark.anyio
 @pytest.mark.parametrize("fault", ["http_502", None], ids=["5xx", "silent"])
 async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str | None
 ) -> None:
     """Once, with what was seen and the address; the run goes on, and the log has it."""
     together, warned = Together(tmp_path), anyio.Event()
@@ -947,7 +947,7 @@ async def test_endpoint_that_never_answers_is_warned_of_within_a_minute(
     events = [log.unseal(line.text) for line in log.sound_lines(together.runs["useless"].files.events)]
     [event] = [event for event in events if event["what"] == "no_answer"]
     assert (fault or "no reply") in event["detail"] and "http://x/models" in event["detail"]
-    assert caplog.text.count("http://x/models") == 1
+    assert capsys.readouterr().err.count("http://x/models") == 1
     assert sorted(together.runs["useless"].recorded) == sorted(USERS)
 
 

@@ -211,7 +211,7 @@ def test_the_pickle_beside_a_map_is_never_read(tmp_path: Path) -> None:
     assert load_city(path) == plain
 
 
-@pytest.mark.parametrize("missing", ["pycityproto.city.map.v2.map_pb2", "shapely"])
+@pytest.mark.parametrize("missing", ["pycityproto.city.map.v2", "shapely"])
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     """Both belong to the extra `mobility`."""
     data = a_map().SerializeToString()
