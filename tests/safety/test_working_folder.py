@@ -130,20 +130,20 @@ def test_found_file_of_any_bytes_is_not_read(data: bytes) -> None:
     """Neither its content nor a mistake in it has an effect."""
     Path(FILE).write_bytes(data)
     Path(providers.FILE).write_bytes(data)
-    assert parsed(["status"]).settings == {}
+    assert parsed(["status"]).args.places == {}
     assert providers.read(None, os.environ) == providers.shipped()
 
 
 def test_found_file_of_another_kind_is_left_alone(tmp_path: Path) -> None:
     """A pipe, a folder, a link to nothing, a file that cannot be read: nothing waits and nothing fails."""
     os.mkfifo(FILE)
-    assert parsed(["status"]).settings == {}
+    assert parsed(["status"]).args.places == {}
     Path(FILE).unlink()
     Path(FILE).mkdir()
-    assert parsed(["status"]).settings == {}
+    assert parsed(["status"]).args.places == {}
     Path(FILE).rmdir()
     Path(FILE).symlink_to("nowhere")
-    assert parsed(["status"]).settings == {}
+    assert parsed(["status"]).args.places == {}
 
 
 # What counts
