@@ -85,7 +85,6 @@ def finish(
     results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
     `check` is called before each record; what it raises leaves the files as they were.
     """
-    manifest, store = run.manifest, run.store
     scores = ReportScores(run.benchmark, run.subset, run.index, run.facts)
 
     def add(line: bytes) -> None:
@@ -93,28 +92,12 @@ def finish(
         scores.add(record_of(line))
 
     if run.users_done == run.users:
-        manifest.results_sha256 = store.finish(add)
-        manifest.state = COMPLETE
+        run.end(COMPLETE, run.store.finish(add))
     else:
-        for _, line in store.lines():
+        for _, line in run.store.lines():
             add(line)
-        manifest.results_sha256 = None
-        manifest.state = STOPPED if stopped else INCOMPLETE
-    _settle(run)
+        run.end(STOPPED if stopped else INCOMPLETE)
     return scores.report(facts(run, name))
-
-
-def leave(run: Run) -> None:
-    """Close a run that a signal has stopped: a job scheduler gives seconds, so no record is read, however many there
-    are. The manifest is changed, not saved; `resume` finishes the run, and `report` makes a report of it as it is."""
-    run.manifest.results_sha256 = None
-    run.manifest.state = STOPPED
-    _settle(run)
-
-
-def _settle(run: Run) -> None:
-    run.settle()
-    run.manifest.counts["torn_lines"] = run.store.torn
 
 
 def facts(run: Run, name: str) -> RunFacts:

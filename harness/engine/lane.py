@@ -239,8 +239,7 @@ class Lane:
         """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""
         self.progress.requested = requested
         for run in self.runs:
-            run.manifest.tuning |= changes  # type: ignore[typeddict-item]
-            run.manifest.save(run.store.files.manifest)
+            run.change_limits(changes)
         words = [f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()]
         self.findings.note("limits", f"limits were changed: {', '.join(words)}")
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import cast
 
 from harness import defaults
-from harness.benchmark import kept_files
 from harness.benchmarks import tasks
 from harness.client.quirks import QUIRKS, unwanted
 from harness.cost import DEFERRED, Price, Rate
@@ -198,7 +197,7 @@ def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Seq
         store.rate = one.adjust_price(plan, store.rate)
         one.update_manifest(plan, manifest, old)
     if old is None:
-        manifest.save(store.files.manifest)  # before any results: results without a manifest are another program's
+        run.save()  # before any results: results without a manifest are another program's
     done = store.open_logs(index)
     run.expected = selected | done
     run.changed = old is not None and (
@@ -227,9 +226,7 @@ def _begin(run: Run, allowed: frozenset[str]) -> None:
             f"{INSTEAD_OF_BATCHES}"
         )
     check_measure(run.benchmark, run.task(int(run.remaining[0])))
-    manifest.state, manifest.results_sha256 = RUNNING, None
-    manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
-    store.begin(manifest, kept_files(run.benchmark))
+    run.begin()
 
 
 def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:

@@ -91,10 +91,8 @@ class Findings:
     def learned(self, name: str, words: str) -> None:
         """Save a quirk of the endpoint in the manifests; `words` of the endpoint revealed it."""
         for run in self.runs:
-            provenance = run.manifest.provenance
-            provenance["quirks"] = sorted({*provenance["quirks"], name})
-            provenance["quirks_used"] = sorted({*provenance["quirks_used"], name})
-            run.manifest.save(run.store.files.manifest)
+            run.learned([name])
+            run.save()
         self.note("learned", f"{name}: {words}")
 
     def replica(self, detail: str) -> None:

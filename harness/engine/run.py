@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import defaults
-from harness.benchmark import Benchmark, Task
+from harness.benchmark import Benchmark, Task, kept_files
 from harness.benchmarks import tasks
 from harness.benchmarks.scorer import Scorer
 from harness.client.request_body import Sampling
 from harness.cost import Bill, Cost, Price
+from harness.engine.files import now
 from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
-from harness.model import SubsetProgress
+from harness.model import JSON, SubsetProgress
 from harness.options.plan import sampling_again
-from harness.store.manifest import Counts, Manifest
+from harness.store.manifest import RUNNING, Counts, Manifest, State
 from harness.store.run import RunStore
 from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
@@ -155,6 +156,47 @@ class Run:
             saved[position] = count
         left: NDArray[np.int32] = np.maximum(1, self.index.steps[positions] - saved[positions])
         return left
+
+    # The manifest of an open run, which is changed here alone, in the order of a session
+
+    def save(self) -> None:
+        """Save the manifest."""
+        self.store.save(self.manifest)
+
+    def begin(self) -> None:
+        """Note that users are played from now on, and save that before the first of them."""
+        self.manifest.state = RUNNING
+        self.manifest.results_sha256 = None
+        self.manifest.counts = {"users": self.users}  # an earlier end may have counted fewer users
+        self.store.begin(self.manifest, kept_files(self.benchmark))
+
+    def learned(self, quirks: Iterable[str]) -> None:
+        """Note quirks of the endpoint."""
+        provenance = self.manifest.provenance
+        provenance["quirks"] = sorted({*provenance["quirks"], *quirks})
+        provenance["quirks_used"] = sorted({*provenance["quirks_used"], *quirks})
+
+    def change_limits(self, limits: Mapping[str, Any]) -> None:
+        """Save limits that were changed while the run is played, so that `resume` has them."""
+        self.manifest.tuning |= limits  # type: ignore[typeddict-item]
+        self.save()
+
+    def played(self, schedule: JSON | None, limit: int | None = None) -> None:
+        """Note how users were played, and add their seconds; None where nobody was. `limit` is what `auto` found."""
+        times = self.manifest.times
+        times["updated"] = now()
+        if schedule:
+            times["schedule"] = schedule
+            times["seconds"] = round(times.get("seconds", 0.0) + schedule["seconds"], 3)
+        if limit:
+            self.manifest.tuning["learned_limit"] = limit
+
+    def end(self, state: State, results_sha256: str | None = None) -> None:
+        """Note how the session ended. The manifest is not saved: this comes after the report."""
+        self.manifest.state = state
+        self.manifest.results_sha256 = results_sha256
+        self.settle()
+        self.manifest.counts["torn_lines"] = self.store.torn
 
     def settle(self) -> None:
         """Put into the manifest what the run's files hold. Reports and `verify` read it there alone."""

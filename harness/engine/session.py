@@ -7,8 +7,8 @@ from functools import partial
 
 from harness.client.control import FixedControl
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
-from harness.engine.files import now, write_report
-from harness.engine.finish import finish, leave
+from harness.engine.files import write_report
+from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import Signalled
 from harness.engine.run import Run
@@ -26,7 +26,7 @@ from harness.model import JSON
 from harness.options.plan import Plan
 from harness.reply_facts import together
 from harness.reporting.reported import Reported
-from harness.store.manifest import COMPLETE, part_of
+from harness.store.manifest import COMPLETE, STOPPED, part_of
 from harness.store.submissions import outstanding, pending
 from harness.store.tally import tally_of
 
@@ -66,7 +66,7 @@ class Session:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
             elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
-                self._count_time(run)
+                run.played(self.schedule, self._learned_limit)
                 try:
                     if isinstance(ending, RunStopped):
                         self._leave(run)
@@ -86,8 +86,8 @@ class Session:
             if run.is_new and run.store.files.is_bare:
                 run.store.drop()
             else:
-                leave(run)
-                run.manifest.save(run.store.files.manifest)
+                run.end(STOPPED)
+                run.save()
 
     @property
     def remaining(self) -> int:
@@ -103,11 +103,7 @@ class Session:
         """Add the seconds that the first users took. Those of them who failed are tried again."""
         for run in self.unfinished:
             run.failed = 0
-            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + self._seconds
-
-    @property
-    def _seconds(self) -> float:
-        return float(self.schedule["seconds"]) if self.schedule else 0.0
+            run.played(self.schedule)
 
     @property
     def _is_free(self) -> bool:
@@ -124,22 +120,22 @@ class Session:
         self._emit(Dropped(self.plan, ending))
         return ExitCode.of(ending)
 
-    def _count_time(self, run: Run) -> None:
-        """Write the seconds of this session, and the limit that it has learned, into the manifest."""
-        manifest = run.manifest
-        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + self._seconds, 3)}
-        if self.lane is not None:
-            manifest.times["schedule"] = self.schedule
-            control = self.lane.caller.limiter.slots.control
-            if not isinstance(control, FixedControl):
-                whole = control.limit * part_of(manifest.selection)[1]
-                manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
+    @property
+    def _learned_limit(self) -> int | None:
+        """Return the limit of all parts that `auto` has found; None where none was looked for."""
+        if self.lane is None:
+            return None
+        control = self.lane.caller.limiter.slots.control
+        if isinstance(control, FixedControl):
+            return None
+        return min(control.limit * part_of(self.plan.selection)[1], self.plan.tuning.ceiling)
 
     def _leave(self, run: Run) -> None:
-        """Save the state of a run that a signal has stopped."""
-        leave(run)
+        """Save the state of a run that a signal has stopped: a job scheduler gives seconds, so no record is read,
+        however many there are. `resume` finishes the run, and `report` makes a report of it as it is."""
+        run.end(STOPPED)
         run.store.set_aside_report()
-        run.manifest.save(run.store.files.manifest)
+        run.save()
         self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
 
     def _finish(self, run: Run, nothing: bool, check: Callable[[], None]) -> None:
@@ -158,7 +154,7 @@ class Session:
             made = Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index)
             self.reported.append(made)
             self._emit(Scored(run.label, made))
-        run.manifest.save(files.manifest)
+        run.save()
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""

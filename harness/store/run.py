@@ -116,6 +116,9 @@ class RunStore:
         """Save that users are played from now on: without a report, with the files that are `kept`."""
         self.set_aside_report()
         self.keep_files(kept)
+        self.save(manifest)
+
+    def save(self, manifest: Manifest) -> None:
         manifest.save(self.files.manifest, self._disk)
 
     @property

@@ -198,9 +198,7 @@ class LaneOfParts(Lane):
     def end_part(self, run: Run, ended: PartEnd) -> None:
         """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""
         for each in self.runs:
-            provenance = cast(JSON, each.manifest.provenance)
-            for name in ("quirks", "quirks_used"):
-                provenance[name] = sorted({*provenance.get(name, ()), *ended.quirks})
+            each.learned(ended.quirks)
         tuning = cast(JSON, run.manifest.tuning)
         tuning |= extension_counts(run.manifest) + Counter(ended.counts)
         run.diverged += ended.diverged
