@@ -17,7 +17,7 @@ import harness
 from harness.benchmarks import registry
 from harness.benchmarks.scorer import Scorer
 from harness.cli import main
-from harness.engine import session
+from harness.engine import playing
 from harness.engine.files import index_file, stamp
 from harness.engine.finish import ReportScores
 from harness.engine.running_scores import RunningScores
@@ -141,12 +141,12 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(session, "openings", refused)
+        patched.setattr(playing, "openings", refused)
         assert main(words) == (4 if isinstance(error, MachineError) else 130)
         assert not files.manifest.exists()
     assert not main(words)
     with monkeypatch.context() as patched:
-        patched.setattr(session, "openings", refused)
+        patched.setattr(playing, "openings", refused)
         assert main([*words[:7], "4", *words[8:]]) == (4 if isinstance(error, MachineError) else 130)
     capsys.readouterr()
     assert not main(["status", "--json", "--results-dir", str(tmp_path)])
