@@ -21,9 +21,9 @@ import numpy as np
 from harness.benchmarks.user_code import guarded
 from harness.client.caller import ABANDONED, Caller, Notice, Warn
 from harness.defaults import GRACE_SECONDS
-from harness.engine.answers import Answers, Judgement, judgement
+from harness.engine.answers import Answers
 from harness.engine.commit import GroupCommit
-from harness.engine.play import Ended, name_of, play_user
+from harness.engine.play import name_of, play, recorded
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
 from harness.engine.run import Run
@@ -179,10 +179,10 @@ class Lane:
             except MachineError as error:  # this machine can no longer log it
                 self.stop(error, grace=0.0)
 
-    def judge(self, user: str, one: Judgement) -> None:
-        """Count an answer of a user; stop if almost none of the first ones can be used."""
+    def judge(self, user: str, completion: Completion, error: InvalidReply | None) -> None:
+        """Count how a user's new reply was read; stop if almost none of the first ones can be used."""
         try:
-            self.answers.add(user, one)
+            self.answers.add(user, completion, error)
         except AnswersUnusable as error:
             self.stop(error, GRACE_SECONDS)
 
@@ -264,43 +264,59 @@ class Lane:
         return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
 
     async def _user(self, number: int) -> None:
-        run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
+        run = self.runs[bisect_right(self._ends, number)]
+        position, steps = int(self._positions[number]), int(self._steps[number])
+        self._steps_left[number] = steps
+        user = User(self, run, number, position, steps, run.index.repeat(position))
         try:
-            await self.guarded(lambda: self._play(number, run, position))
+            await self.guarded(partial(self._play, user))
         finally:
             self.in_play -= 1
-            self._steps_left.pop(number, None)
+            del self._steps_left[number]
             self.caller.limiter.slots.wake()
 
-    async def _play(self, number: int, run: Run, position: int) -> None:
-        """Play one user, from its line to its record or failure."""
-        steps = self._steps_left[number] = int(self._steps[number])
-        user, ended = User(self, run, number, position, steps, run.index.repeat(position)), None
+    async def _play(self, user: User) -> None:
+        """Play a user, from its line to its record or failure."""
         try:
-            ended = await play_here(user)
-            if error := ended.error:
-                if ended.played and not self._completed:
-                    raise error  # a benchmark that cannot measure its first user stops before others are paid for
-                self._fail(user, error)
-            else:
-                await self._complete(user, ended)
+            await self._ask_and_record(user)
         finally:
-            self._take_warnings(run)
-            self.progress.replayed += ended.replayed if ended else 0
-            self.progress.add_work(user.busy, user.busy, user.settled, steps)
+            self._take_warnings(user.run)
+            self.progress.add_work(user.busy, user.busy, user.settled, user.steps)
 
-    async def _complete(self, user: User, ended: Ended) -> None:
-        run, saved = user.run, None
+    async def _ask_and_record(self, user: User) -> None:
+        run, position = user.run, user.position
+        benchmark, task = run.benchmark, run.task(position)
+        user.key = task.key
+        saved = run.store.responses_of(position)
+        judged = partial(self.judge, user.name)
+        conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, judged)
+        played = None
+        try:
+            played = await play(benchmark, task, conversation.ask, user.repeat, conversation.judge)
+            record = recorded(benchmark, task, played, run.index.repeats)
+        except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
+            if played and not self._completed:
+                raise  # a benchmark that cannot measure its first user stops before others are paid for
+            self._fail(user, error)
+        else:
+            if run.drawn[position]:
+                with suppress(BenchmarkError), guarded(benchmark, "facts"):  # else the report asks for them
+                    run.facts[task.key] = benchmark.scoring.facts(task)
+            await self._complete(user, record, conversation.unused)
+        finally:
+            self.progress.replayed += conversation.replayed
+
+    async def _complete(self, user: User, record: JSON, unused_responses: int) -> None:
+        """Save a user's record. Unused responses mean that the play went another way than before."""
+        run = user.run
         self._completed += 1
-        if ended.record is not None:
-            saved = run.store.save_record(ended.record, run.index, user.position)
+        saved = run.store.save_record(record, run.index, user.position)
         await self.commit.saved()
-        if saved:
-            run.scores.add(saved)
+        run.scores.add(saved)
         self.advance(run, user.steps - user.counted)
-        if ended.unused:
+        if unused_responses:
             run.diverged += 1
-            run.store.event("asked_otherwise", **user.about, unused_responses=ended.unused)
+            run.store.event("asked_otherwise", **user.about, unused_responses=unused_responses)
 
     def step_done(self, user: User) -> None:
         """Count a new reply as one of the steps that its user had left, if any."""
@@ -401,10 +417,6 @@ class User:
         self.run.store.save_response(self.position, self.key, asked.digest, asked.nth, reply, self.repeat)
         self.lane.step_done(self)
 
-    def judge(self, completion: Completion, error: InvalidReply | None) -> None:
-        """Count how a new reply was read."""
-        self.lane.judge(self.name, judgement(completion, error))
-
     def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
         """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
         run = self.run
@@ -428,17 +440,3 @@ Settle = Callable[[User, Asked], Awaitable[Completion]]
 """Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and `EndpointStopped`."""
 Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
 """Returns the endpoint's reply to a request, after as many tries as it takes. Raises as `Settle` does."""
-
-
-async def play_here(user: User) -> Ended:
-    """Play a user whose requests are settled by `User.settle`, and set its key."""
-    run, position = user.run, user.position
-    task = run.task(position)
-    user.key = task.key
-    saved = run.store.responses_of(position)
-    conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, user.judge)
-    ended = await play_user(run.benchmark, task, conversation, user.repeat, run.index.repeats)
-    if ended.record is not None and run.drawn[position]:
-        with suppress(BenchmarkError), guarded(run.benchmark, "facts"):  # else the report asks for them
-            run.facts[task.key] = run.benchmark.scoring.facts(task)
-    return ended
