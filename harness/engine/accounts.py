@@ -141,5 +141,5 @@ async def open_lanes_of(cls: type[LaneT], openings: Sequence[Opening], held: Asy
             plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
         )
-        lanes.append(cls(lane_plan, findings, caller, clock=time.monotonic, where=where))
+        lanes.append(cls(lane_plan, findings, caller, where))
     return lanes

@@ -9,7 +9,7 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -83,8 +83,25 @@ class LanePlan(NamedTuple):
     allow_invalid: bool = False
 
 
+class UsersLeft:
+    """The remaining users of runs, numbered one run after another: the `steps` that each has left, and its repeat, from
+    0. All runs have as many repeats."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        starts = [run.start() for run in runs]
+        self._runs = runs
+        self._positions = np.concatenate([positions for positions, _ in starts])
+        self._ends = np.cumsum([len(positions) for positions, _ in starts]).tolist()
+        self.steps = np.concatenate([steps for _, steps in starts])
+        self.repeats = self._positions % runs[0].index.repeats
+
+    def place(self, number: int) -> tuple[Run, int]:
+        """Return a user's run, and its position there."""
+        return self._runs[bisect_right(self._ends, number)], int(self._positions[number])
+
+
 class Lane:
-    """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
+    """The runs of one plan and the caller that they share.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at.
@@ -96,33 +113,27 @@ class Lane:
         plan: LanePlan,
         findings: Findings,
         caller: Caller,
-        *,
-        clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
     ) -> None:
-        self.caller = caller
+        self.findings = findings
         self.runs = findings.runs
-        self.ending: HarnessError | None = None
-        self.in_play = 0
-        self.over = False
-        self.answers = Answers(plan.allow_invalid)
-        self.commit = GroupCommit([run.store for run in self.runs], plan.power)
+        self.caller = caller
         self.settle: Settle = self._settle
         self.send: Send = self._send
         self.tasks: list[LaneTask] = []
-        self._completed = self._rejected = self._broken = self._answers_then = 0
-        # The schedule numbers the remaining users of all runs, one run after another.
-        positions, steps = zip(*[run.start() for run in self.runs], strict=True)
-        self._positions, self._steps = np.concatenate(positions), np.concatenate(steps)
-        self._ends = np.cumsum([len(each) for each in positions]).tolist()
-        repeats = [at % run.index.repeats for run, at in zip(self.runs, positions, strict=True)]
-        self.schedule = Schedule(self._steps, plan.seed, np.concatenate(repeats))
-        self.progress = Progress(plan.name, findings, caller, plan.requested, clock, plan.power, where)
-        self.findings = findings
-        self._steps_left: dict[int, int] = {}
-        self._has_warned_of_models = False
+        self.answers = Answers(plan.allow_invalid)
+        self.commit = GroupCommit([run.store for run in self.runs], plan.power)
+        self._users_left = UsersLeft(self.runs)
+        self.schedule = Schedule(self._users_left.steps, plan.seed, self._users_left.repeats)
+        self.progress = Progress(plan.name, findings, caller, plan.requested, plan.power, where)
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
+        self.in_play = 0
+        self._steps_left: dict[int, int] = {}
+        self.ending: HarnessError | None = None
+        self.over = False
+        self._completed = self._rejected = self._broken = self._answers_then = 0
+        self._has_warned_of_models = False
 
     async def run(self) -> None:
         """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
@@ -264,9 +275,8 @@ class Lane:
         return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
 
     async def _user(self, number: int) -> None:
-        run = self.runs[bisect_right(self._ends, number)]
-        position, steps = int(self._positions[number]), int(self._steps[number])
-        self._steps_left[number] = steps
+        run, position = self._users_left.place(number)
+        steps = self._steps_left[number] = int(self._users_left.steps[number])
         user = User(self, run, number, position, steps, run.index.repeat(position))
         try:
             await self.guarded(partial(self._play, user))

@@ -82,11 +82,11 @@ class Findings:
     def __init__(self, runs: Sequence[Run], clock: Callable[[], float]) -> None:
         self.runs = runs
         self.shown = Warnings(WARNINGS)
-        self._clock = clock
+        self.clock = clock
 
     def show(self, text: str) -> None:
         """Show a finding until newer ones replace it."""
-        self.shown.add(self._clock(), text)
+        self.shown.add(self.clock(), text)
 
     def learned(self, name: str, words: str) -> None:
         """Save a quirk of the endpoint in the manifests; `words` of the endpoint revealed it."""
@@ -119,7 +119,6 @@ class Progress:
         findings: Findings,
         caller: Caller,
         requested: int | None,
-        clock: Callable[[], float],
         power: bool = False,
         where: Callable[[str], str] = lambda user: "",
     ) -> None:
@@ -139,10 +138,10 @@ class Progress:
         self.requested = requested
         self._steps_before = self._steps_done()
         self._cost_before = self._cost()
-        self._clock = clock
+        self._clock = findings.clock
         self._tuning = findings.runs[0].manifest.tuning
         self._timeout = self._tuning.get("timeout", TIMEOUT_SECONDS)
-        self._started = clock()
+        self._started = self._clock()
         self._warned = False
         self._rates = Rates(self._started, self._counts())
         self.reply_times: list[float] | None = None if all(run.first is None for run in self._runs) else []

@@ -103,7 +103,6 @@ class Run:
                 LanePlan("run", 1, limit, power),
                 Findings([job], clock),
                 self.caller,
-                clock=clock,
             )
             extend(lane, hooks)
             with Signals() as signals:
