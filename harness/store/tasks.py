@@ -23,7 +23,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmark import Benchmark, Task
 from harness.benchmarks.files import open_regular
+from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
@@ -130,6 +132,10 @@ class TaskIndex:
 
     def where(self, position: int) -> Where:
         return Where(str(self.path), int(self.rows["number"][position]))
+
+    def task(self, benchmark: Benchmark, position: int, subset: str) -> Task:
+        """Return a task, read and parsed from the file. Raise as `read`, and `BadInput`."""
+        return parse(benchmark, self.read(position), self.where(position), subset)
 
     def select(
         self, ratio: float, seed: int, limit: int | None = None, part: tuple[int, int] = (1, 1)
