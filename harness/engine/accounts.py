@@ -116,14 +116,9 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
 LaneT = TypeVar("LaneT", bound=Lane)
 
 
-async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
-    """Return a lane for each opening; open what they need, for as long as `held` is open. Raise `MachineError` if there
-    can be too few connections."""
-    return await open_lanes_of(Lane, openings, held)
-
-
-async def open_lanes_of(cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack) -> list[LaneT]:
-    """Do the same with lanes of this class."""
+async def open_lanes(cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack) -> list[LaneT]:
+    """Return a lane of this class for each opening; open what they need, for as long as `held` is open. Raise
+    `MachineError` if there can be too few connections."""
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
     for one in openings:

@@ -23,7 +23,7 @@ from harness.client.caller import ABANDONED, Caller, Notice, Warn
 from harness.defaults import GRACE_SECONDS
 from harness.engine.answers import Answers
 from harness.engine.commit import GroupCommit
-from harness.engine.play import name_of, play, recorded
+from harness.engine.play import play, recorded
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
 from harness.engine.run import Run
@@ -42,7 +42,7 @@ from harness.errors import (
 )
 from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
 from harness.reply_facts import together
-from harness.store.run import about
+from harness.store.run import about, name_of
 
 REJECTIONS_TO_STOP = 3
 """Users in a row that the endpoint refuses, without an answer in between, that indicate a wrong configuration; likewise

@@ -24,11 +24,6 @@ class Played(Struct, frozen=True):
     chat: Chat
 
 
-def name_of(key: str, repeat: int) -> str:
-    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
-    return key if repeat == 1 else f"{key} (repeat {repeat})"
-
-
 async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed) -> Played:
     """Play one user; `judged` is as for `Chat`. Raise what `ask` raised, also where the benchmark caught it, and
     `BenchmarkError`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -13,14 +14,13 @@ from numpy.typing import NDArray
 
 from harness import defaults
 from harness.benchmark import Benchmark, Task, kept_files
-from harness.benchmarks import tasks
 from harness.benchmarks.scorer import Scorer
 from harness.client.request_body import Sampling
 from harness.cost import Bill, Cost, Price
 from harness.engine.files import now
-from harness.engine.play import name_of
 from harness.engine.running_scores import RunningScores
 from harness.model import JSON, SubsetProgress
+from harness.options.extension import counts
 from harness.options.plan import sampling_again
 from harness.store.manifest import RUNNING, Counts, Manifest, State
 from harness.store.run import RunStore
@@ -102,10 +102,8 @@ class Run:
 
     @cached_property
     def failed_tries(self) -> Mapping[tuple[str, str], tuple[int, int]]:
-        """Return how often requests failed in earlier processes, by their user's name and their digest, as
-        `RunStore.failed_tries` has it."""
-        found = self.store.failed_tries(self.index)
-        return {(name_of(key, repeat), request): tries for (key, repeat, request), tries in found.items()}
+        """Return how often requests failed in earlier processes, as `RunStore.failed_tries` has it."""
+        return self.store.failed_tries(self.index)
 
     @property
     def cost(self) -> Cost | None:
@@ -133,7 +131,7 @@ class Run:
 
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""
-        return tasks.parse(self.benchmark, self.index.read(position), self.index.where(position), self.subset)
+        return self.index.task(self.benchmark, position, self.subset)
 
     def start(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return the positions of the remaining users (of the `first` of them alone), and the steps that each has left;
@@ -180,6 +178,10 @@ class Run:
         """Save limits that were changed while the run is played, so that `resume` has them."""
         self.manifest.tuning |= limits  # type: ignore[typeddict-item]
         self.save()
+
+    def count(self, numbers: Mapping[str, int]) -> None:
+        """Add to what extensions count over all sessions, by member of `tuning`."""
+        cast(JSON, self.manifest.tuning).update(counts(self.manifest) + Counter(numbers))
 
     def played(self, schedule: JSON | None, limit: int | None = None) -> None:
         """Note how users were played, and add their seconds; None where nobody was. `limit` is what `auto` found."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 from harness.client.control import FixedControl
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
@@ -28,7 +27,6 @@ from harness.reply_facts import together
 from harness.reporting.reported import Reported
 from harness.store.manifest import COMPLETE, STOPPED, part_of
 from harness.store.submissions import outstanding, pending
-from harness.store.tally import tally_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
@@ -71,7 +69,7 @@ class Session:
                     if isinstance(ending, RunStopped):
                         self._leave(run)
                     else:
-                        self._finish(run, nothing, partial(_check, signalled))
+                        self._finish(run, nothing, signalled)
                 except RunStopped as raised:
                     ending = raised
                     self._leave(run)
@@ -108,8 +106,8 @@ class Session:
     @property
     def _is_free(self) -> bool:
         """Return whether this command has made the runs, and sent nothing of them that may be billed."""
-        stores = [run.store.files for run in self.runs]
-        billed = any(tally_of(files).bill.has_requests or pending(files) for files in stores)
+        stores = [run.store for run in self.runs]
+        billed = any(store.tally.bill.has_requests or pending(store.files) for store in stores)
         return all(run.is_new for run in self.runs) and not billed
 
     def _drop(self, ending: HarnessError) -> int:
@@ -138,7 +136,7 @@ class Session:
         run.save()
         self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
 
-    def _finish(self, run: Run, nothing: bool, check: Callable[[], None]) -> None:
+    def _finish(self, run: Run, nothing: bool, signalled: Signalled) -> None:
         """Write the results, report and manifest of one run; no report if `nothing` was ever received.
 
         The manifest says last that a run is complete, once `Scored` is handled: after a death before that, the next
@@ -147,7 +145,7 @@ class Session:
         plan, files = self.plan, run.store.files
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, plan.name, self.lane is not None and self.lane.ending is not None, check)
+            report, more = finish(run, plan.name, self.lane is not None and self.lane.ending is not None, signalled)
             if not nothing:
                 write_report(files, report, more)
         if not nothing:
@@ -185,9 +183,3 @@ class Session:
     def is_resumable(self) -> bool:
         """Return whether a run of it can go on."""
         return any(run.manifest.state != COMPLETE for run in self.runs)
-
-
-def _check(signalled: Signalled) -> None:
-    """Raise the signal that asks this process to end, if there is one."""
-    if stopped := signalled():
-        raise stopped

@@ -24,7 +24,6 @@ from harness.model import JSON, Completion, Failure, Record, Reply
 from harness.store import log, manifest
 from harness.store.atomic import (
     clear,
-    drop_second_names,
     keep_old,
     make_folder,
     remove_folder,
@@ -109,8 +108,8 @@ class RunStore:
     def set_aside_everything(self) -> None:
         """Set an earlier run aside, its manifest last: results without one are another program's."""
         files = self.files
-        logs = files.results, files.responses, files.failures, files.batches, files.events
-        set_aside_any((*logs, *files.reports, files.manifest), self._stamp, self._disk)
+        names = *files.logs, files.batches, *files.reports, files.manifest
+        set_aside_any(names, self._stamp, self._disk)
 
     def begin(self, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
         """Save that users are played from now on: without a report, with the files that are `kept`."""
@@ -130,9 +129,8 @@ class RunStore:
         """Remove the files of a new run of which nothing was received. Its lock and what it keeps go with the folder,
         if that was made for it."""
         files = self.files
-        logs = files.results, files.responses, files.failures, files.batches, files.events
         try:
-            for path in filter(os.path.lexists, (files.manifest, *logs)):
+            for path in filter(os.path.lexists, (files.manifest, *files.logs, files.batches)):
                 self._disk.unlink(path)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
@@ -169,10 +167,8 @@ class RunStore:
         """Repair and open the logs; return a mask of the tasks that are done in their current version."""
         files = self.files
         self._close_logs()
-        paths = files.results, files.responses, files.failures, files.events
-        drop_second_names(files.results, self._disk)
-        self.torn = sum([log.repair(path, self._disk) for path in paths])
-        for path in paths:
+        self.torn = sum([log.repair(path, self._disk) for path in files.logs])
+        for path in files.logs:
             self._logs.append(log.AppendLog(path, self._disk))
         self._results, self._responses, self._failures, self._events = self._logs
         self._sync_logs()  # what a dead process left may be in the kernel alone, and is now built on
@@ -221,14 +217,14 @@ class RunStore:
         failed[[position for position in positions if position is not None]] = True
         return failed
 
-    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], tuple[int, int]]:
-        """Return how often each request failed, by user, repeat and the request's digest: the tries that may count,
+    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return how often each request failed, by the play's name and the request's digest: the tries that may count,
         which are those since the last outage, and those that may be billed. Only of users that are not done, since they
         were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
             given_up[index.of(data)] = _time(data) + EVENT_SECONDS
-        found: dict[tuple[str, int, str], tuple[int, int]] = {}
+        found: dict[tuple[str, str], tuple[int, int]] = {}
         for _, data in log.objects(self.files.events):
             self.beat()
             request = data.get("request")
@@ -238,7 +234,7 @@ class RunStore:
                 continue
             position = index.of(data)
             if position is not None and not self.done[position] and _time(data) > given_up.get(position, 0.0):
-                key = str(data["user_id"]), index.repeat(position), request
+                key = name_of(str(data["user_id"]), index.repeat(position)), request
                 tries, billable = found.get(key, (0, 0))
                 found[key] = tries + 1, billable + ("sent" in data)
         return found
@@ -487,6 +483,11 @@ def numbered(repeat: int) -> JSON:
     """Return the member of a line that says which repeat it is of. The first has none: so a run that is repeated later
     has the lines that it had."""
     return {"repeat": repeat} if repeat != 1 else {}
+
+
+def name_of(key: str, repeat: int) -> str:
+    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
+    return key if repeat == 1 else f"{key} (repeat {repeat})"
 
 
 def about(key: str, repeat: int) -> JSON:

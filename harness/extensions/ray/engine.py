@@ -14,7 +14,7 @@ import anyio
 from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
-from harness.engine.accounts import Opening, OpenLanes, open_lanes_of
+from harness.engine.accounts import Opening, OpenLanes, open_lanes
 from harness.engine.hooks import Hooks, Say
 from harness.engine.lane import Lane
 from harness.errors import BadInput, to_install
@@ -85,7 +85,7 @@ async def _served(
 ) -> AsyncIterator[list[LaneOfParts]]:
     """A lane for each opening, whose users a crew of so many workers plays."""
     async with AsyncExitStack() as held, anyio.create_task_group() as serving:
-        lanes = await open_lanes_of(LaneOfParts, openings, held)
+        lanes = await open_lanes(LaneOfParts, openings, held)
         for place, lane in enumerate(lanes):
             lane.cut(crew, place, openings[place].plan, workers)
         serving.start_soon(crew.serve, lanes)

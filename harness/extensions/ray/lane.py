@@ -21,7 +21,6 @@ from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.extensions.ray.messages import LOGS, NUMBERS, PartEnd, SentPart, TurnReport
 from harness.model import JSON, Snapshot, SubsetProgress
-from harness.options.extension import counts as extension_counts
 from harness.options.plan import Plan
 from harness.store.log import objects
 from harness.store.manifest import part_of
@@ -199,8 +198,7 @@ class LaneOfParts(Lane):
         """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""
         for each in self.runs:
             each.learned(ended.quirks)
-        tuning = cast(JSON, run.manifest.tuning)
-        tuning |= extension_counts(run.manifest) + Counter(ended.counts)
+        run.count(ended.counts)
         run.diverged += ended.diverged
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 
