@@ -162,11 +162,13 @@ class Run:
         self.store.save(self.manifest)
 
     def begin(self) -> None:
-        """Note that users are played from now on, and save that before the first of them."""
+        """Save that users are played from now on: without a report, with the files that the run keeps."""
         self.manifest.state = RUNNING
         self.manifest.results_sha256 = None
         self.manifest.counts = {"users": self.users}  # an earlier end may have counted fewer users
-        self.store.begin(self.manifest, kept_files(self.benchmark))
+        self.store.set_aside_report()
+        self.store.keep_files(kept_files(self.benchmark))
+        self.save()
 
     def learned(self, quirks: Iterable[str]) -> None:
         """Note quirks of the endpoint."""

@@ -73,7 +73,7 @@ class RunStore:
             make_folder(folder, disk)
         self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
-        self._saved: dict[int, list[tuple[int, int]]] = {}
+        self._saved: dict[int, list[int]] = {}
         self._records = 0
         self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
@@ -110,12 +110,6 @@ class RunStore:
         files = self.files
         names = *files.logs, files.batches, *files.reports, files.manifest
         set_aside_any(names, self._stamp, self._disk)
-
-    def begin(self, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
-        """Save that users are played from now on: without a report, with the files that are `kept`."""
-        self.set_aside_report()
-        self.keep_files(kept)
-        self.save(manifest)
 
     def save(self, manifest: Manifest) -> None:
         manifest.save(self.files.manifest, self._disk)
@@ -188,23 +182,18 @@ class RunStore:
 
     def responses_of(self, position: int) -> dict[tuple[str, int], Completion]:
         """Return the saved responses of a task by request digest, and how often that request was sent before."""
-        found, places = {}, self._saved.get(position)
-        if not places:
-            return {}
-        try:
-            with open_regular(self.files.responses) as file:
-                for offset, size in places:
-                    file.seek(offset)
-                    data = log.parsed(log.checked(file.read(size).rstrip(), self.files.responses))
-                    if completion := completion_of(data):
-                        found[data["request"], data["nth"]] = completion
-        except OSError as error:
-            raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
-        return found
+        saved: dict[tuple[str, int], Completion] = {}
+        if position not in self._saved:
+            return saved
+        for line in self._lines(self.files.responses, self._saved[position]):
+            data = log.parsed(line)
+            if completion := completion_of(data):
+                saved[data["request"], data["nth"]] = completion
+        return saved
 
     def saved_counts(self) -> dict[int, int]:
         """Return how many responses are saved of each task that is not done."""
-        return {position: len(places) for position, places in self._saved.items()}
+        return {position: len(offsets) for position, offsets in self._saved.items()}
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -242,16 +231,15 @@ class RunStore:
     def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
         again (`responses_of`) until the user has its record."""
-        data = response_line(key, request, nth, reply, repeat, self.rate)
-        line = log.seal(data)
-        self._take_response(data, position, self._responses.append_sealed([line]), len(line))
+        line = response_line(key, request, nth, reply, repeat, self.rate)
+        self._take_response(line, position, self._responses.append(line))
         self._unsynced_line()
 
     def append_lines(self, name: str, lines: bytes) -> int:
         """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
         where. Replies are counted at once; all else that they say is known once the logs are opened again."""
         opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
-        offset = opened.get(name, self._events).append_sealed([lines])
+        offset = opened.get(name, self._events).append_sealed(lines)
         self._appended_users += lines.count(b"\n") if name == "results" else 0
         for line in lines.splitlines() if name == "responses" else ():
             self.tally.add_reply(log.unseal(line))
@@ -347,7 +335,9 @@ class RunStore:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the position and line of each record of `records`."""
         positions = np.flatnonzero(self.done)
-        return zip(positions.tolist(), self._lines(self._results_at[positions]), strict=True)
+        return zip(
+            positions.tolist(), self._lines(self.files.results, self._results_at[positions].tolist()), strict=True
+        )
 
     def finish(self, add: Callable[[bytes], None]) -> str:
         """Rewrite the results in input order and return the file's SHA-256; `add` gets each line.
@@ -371,15 +361,15 @@ class RunStore:
         old.close()
         return whole.hexdigest()
 
-    def _lines(self, offsets: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield the lines of records at these places. Raise `MachineError` for one that was changed meanwhile."""
+    def _lines(self, path: Path, offsets: Iterable[int]) -> Iterator[bytes]:
+        """Yield the lines of a log at these places. Raise `MachineError` for one that was changed meanwhile."""
         try:
-            with open_regular(self.files.results) as file:
+            with open_regular(path) as file:
                 for offset in offsets:
                     self.beat()
-                    yield log.checked(log.line_at(file, int(offset)), self.files.results)
+                    yield log.checked(log.line_at(file, offset), path)
         except OSError as error:
-            raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
+            raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
         """Return the offset of each task's record in the results file; -1 without a record of its current content."""
@@ -399,14 +389,14 @@ class RunStore:
             self.beat()
             position = index.of(data)
             is_done = position is not None and done[position]
-            self._take_response(data, None if is_done else position, line.offset, line.size)
+            self._take_response(data, None if is_done else position, line.offset)
         self.tally.add_events(self.files)
 
-    def _take_response(self, line: JSON, position: int | None, offset: int, size: int) -> None:
+    def _take_response(self, line: JSON, position: int | None, offset: int) -> None:
         """Count a line that the file has, and note where it is if it is of a task that is not done."""
         self.tally.add_reply(line)
         if position is not None:
-            self._saved.setdefault(position, []).append((offset, size))
+            self._saved.setdefault(position, []).append(offset)
 
 
 def lock_runs(

@@ -151,8 +151,7 @@ class WholeRun:
         store.open_logs(index)
         job = Run(benchmark, "weibo", index, store, made, np.ones(len(index), np.bool_))
         if len(job.remaining):
-            made.state = RUNNING
-            store.begin(made, benchmark.configuration.files)
+            job.begin()
             anyio.run(self._play, job, endpoint, self.hooks(disk))
         elif made.state == COMPLETE:
             return made
