@@ -201,7 +201,6 @@ async def _listener(
             listening.bind(address)
         made = os.lstat(path)
         try:
-            os.chmod(path, 0o600, follow_symlinks=False) if stat.S_IMODE(made.st_mode) != 0o600 else None
             server = await asyncio.start_unix_server(checked, sock=listening, limit=REQUEST_MOST)
             try:
                 yield

@@ -192,21 +192,17 @@ class LocalEngine:
             self._observe(self._snapshots())
 
     async def _score(self) -> None:
+        """Score the users that have ended, in lanes that play: of all runs now and then, else of those behind."""
         last = self._clock()
         while True:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= RUNNING_SCORE_SECONDS
-            await self._advance_scores(due)
+            for lane in self._lanes:
+                for run in lane.runs:
+                    if not lane.over and (due or run.scores.is_behind):
+                        await lane.guarded(run.scores.advance)
             if due:
                 last = self._clock()
-
-    async def _advance_scores(self, due: bool) -> None:
-        """Score the users that have ended, in lanes that play: of all runs if it is due, else of those that are
-        behind."""
-        for lane in self._lanes:
-            for run in () if lane.over else lane.runs:
-                if due or run.scores.is_behind:
-                    await lane.guarded(run.scores.advance)
 
     def _snapshots(self) -> Snapshots:
         return tuple([lane.snapshot() for lane in self._lanes])
