@@ -26,7 +26,7 @@ from harness.engine.commit import GroupCommit
 from harness.engine.play import play, recorded
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
-from harness.engine.run import Run
+from harness.engine.run import Run, models_warning
 from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
@@ -41,7 +41,6 @@ from harness.errors import (
     TransportFault,
 )
 from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
-from harness.reply_facts import together
 from harness.store.run import about, name_of
 
 REJECTIONS_TO_STOP = 3
@@ -374,8 +373,7 @@ class Lane:
 
     def _warn_of_other_models(self) -> None:
         """Say once while it matters that another model answers than the one that was asked for."""
-        facts = together(run.store.tally.replies.facts for run in self.runs)
-        warning = facts.warning(self.runs[0].sampling.model)
+        warning = models_warning(self.runs)
         if warning and not self._has_warned_of_models:
             self._has_warned_of_models = True
             self.note("answered_by", warning)

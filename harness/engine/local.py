@@ -82,10 +82,6 @@ class Signals:
             self._wake = bool
 
 
-async def _nothing(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
-    pass
-
-
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
@@ -101,7 +97,7 @@ class LocalEngine:
         seed: int,
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
-        ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] = _nothing,
+        ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] | None = None,
         cpu: Callable[[], float] = time.thread_time,
         signals: Signals | None = None,
     ) -> None:
@@ -152,7 +148,7 @@ class LocalEngine:
             await lane.guarded(run.scores.advance)
             while run.scores.is_behind and not lane.ending:
                 await lane.guarded(run.scores.advance)
-        if any(not other.over for other in self._lanes):
+        if self._ended and any(not other.over for other in self._lanes):
             await self._ended(lane, self.schedule(lane), lambda: self._signalled)
             self._stop_others(lane)
 

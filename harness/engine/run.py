@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -22,6 +22,7 @@ from harness.engine.running_scores import RunningScores
 from harness.model import JSON, SubsetProgress
 from harness.options.extension import counts
 from harness.options.plan import sampling_again
+from harness.reply_facts import together
 from harness.store.manifest import RUNNING, Counts, Manifest, State
 from harness.store.run import RunStore
 from harness.store.submissions import pending
@@ -237,6 +238,12 @@ def user_counts(index: TaskIndex, expected: Mask, done: Mask, failed: Mask) -> C
         "done": users - index.users(expected & ~done),
         "failed": index.users(failed & expected & ~done),
     }
+
+
+def models_warning(runs: Sequence[Run]) -> str | None:
+    """Return what is odd about who answered runs of one model, None for nothing."""
+    facts = together(run.store.tally.replies.facts for run in runs)
+    return facts.warning(runs[0].sampling.model) if runs else None
 
 
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from harness.client.control import FixedControl
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
 from harness.engine.files import write_report
 from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import Signalled
-from harness.engine.run import Run
+from harness.engine.run import Run, models_warning
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -23,7 +21,6 @@ from harness.errors import (
 )
 from harness.model import JSON
 from harness.options.plan import Plan
-from harness.reply_facts import together
 from harness.reporting.reported import Reported
 from harness.store.manifest import COMPLETE, STOPPED, part_of
 from harness.store.submissions import outstanding, pending
@@ -158,6 +155,9 @@ class Session:
         """Emit what remains; return the exit code."""
         runs, remaining = self.runs, self.remaining
         batches = sum([len(outstanding(run.store.files)) for run in runs]) if ending is not None else 0
+        warnings = [warning for run in runs for warning in run.warnings]
+        if odd := models_warning(self.unfinished):
+            warnings.insert(0, f"{odd}; the report has their shares")
         self._emit(
             Ended(
                 plan=self.plan,
@@ -165,19 +165,13 @@ class Session:
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
                 batches=batches,
-                warnings=[*self._models_warning(), *[warning for run in runs for warning in run.warnings]],
+                warnings=warnings,
                 diverged=sum(run.diverged for run in runs),
             )
         )
         if ending is not None:
             return ExitCode.of(ending)
         return FAILURES_EXIT if remaining else COMPLETE_EXIT
-
-    def _models_warning(self) -> Iterator[str]:
-        """Yield what is odd about who answered the runs that were played, if anything."""
-        facts = together(run.store.tally.replies.facts for run in self.unfinished)
-        if warning := facts.warning(self.plan.sampling.model):
-            yield f"{warning}; the report has their shares"
 
     @property
     def is_resumable(self) -> bool:
