@@ -144,12 +144,35 @@ def sync_folder(folder: Path, disk: Disk = DISK) -> None:
 
 
 def keep_old(path: Path, stamp: str, disk: Disk) -> None:
-    """Copy a file that is about to be replaced to another name, so that its content stays."""
+    """Give a file that is about to be replaced a second name, so that its content stays."""
+    kept = _free_name(path, stamp)
     try:
-        with open_regular(path) as old, replacing(_free_name(path, stamp), disk=disk) as copy:
-            shutil.copyfileobj(old, copy, 1 << 20)
-    except (OSError, MachineError) as error:
-        raise MachineError(f"cannot keep {path}: {error}") from error
+        disk.link(path, kept)
+    except FileExistsError:  # another command has taken the name since
+        return keep_old(path, stamp, disk)
+    except OSError:  # a file system without hard links: a copy costs more, and does the same
+        try:
+            with open_regular(path) as old, replacing(kept, disk=disk) as copy:
+                shutil.copyfileobj(old, copy, 1 << 20)
+        except (OSError, MachineError) as error:
+            raise MachineError(f"cannot keep {path}: {error}") from error
+    sync_folder(path.parent, disk)
+
+
+def drop_second_names(path: Path, disk: Disk) -> None:
+    """Remove the second name that a death within `keep_old` has left to a file that is about to be appended to.
+
+    The content has not been replaced yet, so it is not lost with the name.
+    """
+    try:
+        state = path.lstat()
+        for kept in path.parent.glob(f"{escape(path.name)}.before-*") if state.st_nlink > 1 else ():
+            if os.path.samestat(kept.lstat(), state):
+                disk.unlink(kept)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise MachineError(f"cannot open {path} for writing: {error.strerror}") from error
 
 
 def set_aside_any(paths: Iterable[Path], stamp: str, disk: Disk = DISK) -> None:

@@ -75,6 +75,9 @@ class Disk:
         """Give a file the name `taken`, in place of another file; at no moment is the name missing."""
         os.replace(path, taken)
 
+    def link(self, path: Path, second: Path) -> None:
+        os.link(path, second, follow_symlinks=False)
+
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 

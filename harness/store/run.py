@@ -24,6 +24,7 @@ from harness.model import JSON, Completion, Failure, Record, Reply
 from harness.store import log, manifest
 from harness.store.atomic import (
     clear,
+    drop_second_names,
     keep_old,
     make_folder,
     remove_folder,
@@ -161,6 +162,7 @@ class RunStore:
         """Repair and open the logs; return a mask of the tasks that are done in their current version."""
         files = self.files
         self._close_logs()
+        drop_second_names(files.results, self._disk)
         self.torn = sum([log.repair(path, self._disk) for path in files.logs])
         for path in files.logs:
             self._logs.append(log.AppendLog(path, self._disk))

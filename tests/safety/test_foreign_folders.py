@@ -25,6 +25,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.errors import BadInput, MachineError
 from harness.store import atomic, log
+from harness.store.atomic import keep_old
 from harness.store.disk import APPEND, DISK, FRESH, KEEP
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock, held
@@ -446,14 +447,26 @@ def test_tables_are_not_written_through_a_link_of_the_results(scene: Scene, caps
     assert list(elsewhere.glob("*.xlsx"))
 
 
-# Second names
+# What a death leaves
 
 
-def test_results_with_a_second_name_elsewhere_are_refused(scene: Scene, capsys: Said) -> None:
-    """What is appended would change the other file, too."""
+def test_results_that_a_death_left_with_two_names_are_gone_on_with(scene: Scene) -> None:
+    """Killed between the second name and the new content; the second name goes, and the record stays."""
+    first = scene.files.results.read_bytes()
+    keep_old(scene.files.results, "now", QuickDisk())
+    assert scene.files.results.stat().st_nlink == 2
+    assert main(run(scene.root, PART)) == 0
+    assert scene.files.results.read_bytes().startswith(first)
+    assert list(scene.files.folder.glob("inference_results_weibo.jsonl.before-*")) == []
+    assert command(scene, "verify", "--name", PART) == 0
+
+
+def test_a_second_name_elsewhere_is_no_leftover(scene: Scene, capsys: Said) -> None:
+    """Only names in the folder are taken away."""
     target = scene.outside / "precious"
     scene.files.results.rename(target)
     scene.files.results.hardlink_to(target)
+    keep_old(scene.files.results, "now", QuickDisk())
     assert main(run(scene.root, PART)) == 4
     assert "has a second name" in capsys.readouterr().err
 

@@ -184,11 +184,12 @@ def test_reply_that_a_dead_process_left_is_on_the_disk_before_it_is_used(tmp_pat
 # What makes room for something new
 
 
-def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hardlinks", [True, False])
+def test_loss_of_power_in_a_re_evaluation_leaves_what_it_replaces(tmp_path: Path, hardlinks: bool) -> None:
     """The old results are there under one name or the other, and the results are the old or the new, whole."""
     files, old, new = RunFiles(tmp_path, "weibo"), b"old" * 50 + b"\n", {"n": "1" * 200}
     files.results.write_bytes(old)
-    disk = RecordingDisk(tmp_path, QUICK)
+    disk = RecordingDisk(tmp_path, QUICK if hardlinks else FaultyDisk(1, "EIO", ("link",), QUICK))
     replace_results(files.results, iter([new]), "s", disk)
     for loss in losses(disk):
         assert old in loss.held.values()

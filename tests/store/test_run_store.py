@@ -93,6 +93,13 @@ def opened(files: RunFiles) -> Iterator[Opened]:
         left.close()
 
 
+class NoLinks(QuickDisk):
+    """A file system without hard links."""
+
+    def link(self, path: Path, second: Path) -> None:
+        raise OSError(1, "Operation not permitted")
+
+
 def save(store: RunStore, index: TaskIndex, *keys: str) -> None:
     for key in keys:
         position = index.find(key)
@@ -434,9 +441,10 @@ def test_finish_keeps_records_of_users_that_have_gone(
     assert store.outside() == 0
 
 
-def test_replaced_results_keep_the_old_ones(files: RunFiles) -> None:
-    """What a re-evaluation replaces stays under another name, also in the same second."""
-    disk = QuickDisk()
+@pytest.mark.parametrize("hardlinks", [True, False])
+def test_replaced_results_keep_the_old_ones(files: RunFiles, hardlinks: bool) -> None:
+    """What a re-evaluation replaces stays under another name, also in the same second and without hard links."""
+    disk = QuickDisk() if hardlinks else NoLinks()
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"one\n")
     hashes = [replace_results(files.results, iter([{"n": n}]), "s", disk) for n in (1, 1, 2)]
@@ -453,7 +461,7 @@ def test_results_that_cannot_be_kept_are_not_replaced(files: RunFiles) -> None:
     """Where the disk takes no copy of the old file, the old file stays, and no half of a copy."""
     files.folder.mkdir(parents=True)
     files.results.write_bytes(b"old\n")
-    disk = FaultyDisk(1, "ENOSPC", ("write",), QuickDisk())
+    disk = FaultyDisk(1, "ENOSPC", ("write",), NoLinks())
     with pytest.raises(MachineError, match=r"cannot keep .*: No space left on device"):
         replace_results(files.results, iter([{"n": 1}]), "s", disk)
     assert everything(files.folder) == {files.results.name: b"old\n"}

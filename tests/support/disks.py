@@ -18,8 +18,8 @@ from harness.store.disk import DISK, Disk
 T = TypeVar("T")
 
 WRITES = ("write", "write_at")
-CHANGING = (*WRITES, "open", "close", "truncate", "sync", "sync_folder", "replace", "unlink", "mkdir")
-GROWING = (*WRITES, "open", "mkdir")
+CHANGING = (*WRITES, "open", "close", "truncate", "sync", "sync_folder", "replace", "link", "unlink", "mkdir")
+GROWING = (*WRITES, "open", "link", "mkdir")
 """What needs space."""
 
 ONCE = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO}
@@ -89,6 +89,9 @@ class WatchedDisk(Disk):
 
     def replace(self, path: Path, taken: Path) -> None:
         self.step("replace", lambda: self.inner.replace(path, taken))
+
+    def link(self, path: Path, second: Path) -> None:
+        self.step("link", lambda: self.inner.link(path, second))
 
     def unlink(self, path: Path) -> None:
         self.step("unlink", lambda: self.inner.unlink(path))
@@ -285,6 +288,10 @@ class RecordingDisk(WatchedDisk):
         super().replace(path, taken)
         inode = self.held[path]
         self.journal.append(Named(path.parent, self._name(path, None) | self._name(taken, inode)))
+
+    def link(self, path: Path, second: Path) -> None:
+        super().link(path, second)
+        self.journal.append(Named(second.parent, self._name(second, self.held[path])))
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
