@@ -18,7 +18,7 @@ from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import overview, registry
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds
 from harness.benchmarks.reports import Report, read
-from harness.benchmarks.tasks import how_to_get, parse
+from harness.benchmarks.tasks import how_to_get
 from harness.benchmarks.template import AUTHORS
 from harness.engine.files import index_file, stamp, write_report
 from harness.engine.finish import ReportScores
@@ -110,7 +110,7 @@ class _Theirs:
             if seen[position]:
                 raise BadInput(f"{where}: field user_id: duplicate user")
             seen[position] = True
-            task = parse(self.benchmark, self.index.read(position), self.index.where(position), self.files.subset)
+            task = self.index.task(self.benchmark, position, self.files.subset)
             if self.importer.is_partial(task, data):
                 self.cut += 1
             else:

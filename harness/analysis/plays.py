@@ -14,7 +14,6 @@ from harness.analysis.replies import Replies
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.rendering import quotes
-from harness.benchmarks.tasks import parse
 from harness.client.request_body import Sampling
 from harness.engine.files import index_file
 from harness.engine.play import play
@@ -76,7 +75,7 @@ class Plays:
         return played
 
     def _played(self, position: int, record: JSON) -> Transcript | None:
-        task = parse(self.benchmark, self._index.read(position), self._index.where(position), self._run.files.subset)
+        task = self._index.task(self.benchmark, position, self._run.files.subset)
         lines = self._replies.lines(position)
         repeat = self._index.repeat(position)
         return self._loop.run(transcript(self.benchmark, self._sampling, task, repeat, lines, record))

@@ -21,7 +21,7 @@ def report_of(run: SavedRun, results: Path, tasks: Path | None) -> None:
     with opened(run, run.as_it_was(tasks, play=False), results, tasks) as job:
         report, more = finish(job, run.name, stopped=True)
         write_report(run.files, report, more)
-        job.manifest.save(run.files.manifest)
+        job.save()
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def of_run(run: SavedRun, chosen: RescoreOptions) -> Rescored:
         job.manifest.times["reevaluated"] = now()
         job.manifest.tasks["truth"] = benchmark.task_files.truth_sha256
         job.settle()
-        job.manifest.save(run.files.manifest)
+        job.save()
         many = f"{len(diverged)} users could not be played again from their saved responses and keep their records."
         about, notes = facts(job, run.name), (many,) if diverged else ()
         report, more = scores.report(replace(about, notes=(*about.notes, *notes)))
@@ -80,12 +80,12 @@ def _replace(job: Run, records: Iterator[JSON]) -> None:
     """Replace the results of a run. Raise `BadInput` for a record that cannot be scored: the old results remain."""
     manifest, files = job.manifest, job.store.files
     named, manifest.results_sha256 = manifest.results_sha256, None
-    manifest.save(files.manifest)  # if the process dies from here on, no outdated hash remains
+    job.save()  # if the process dies from here on, no outdated hash remains
     try:
         sha256 = replace_results(files.results, records, stamp(), shown_by=files.pages)
     except BadInput:
         manifest.results_sha256 = named
-        manifest.save(files.manifest)
+        job.save()
         raise
     if manifest.state == COMPLETE and len(job.remaining):
         manifest.state = INCOMPLETE

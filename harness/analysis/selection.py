@@ -11,6 +11,7 @@ from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
 from harness.errors import BadInput, ExitCode, HarnessError
 from harness.options.options import run_name
+from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, load, whole_of
 from harness.store.run import runs
 from harness.ui.streams import tell
@@ -41,11 +42,10 @@ def find(args: Selected) -> tuple[list[SavedRun], int]:
     """
     for name in args.runs:
         _there(args.results_dir / name, name, args.results_dir)
-    platforms = {name.lower() for name in args.platform or ()}
     trust, named = getattr(args, "trust", False), getattr(args, "benchmark", None)
     found, code = [], 0
     for files in runs(args.results_dir):
-        if (args.runs and files.folder.name not in args.runs) or (platforms and files.subset not in platforms):
+        if not _is_selected(files, args.runs, args):
             continue
         try:
             check_name(files.folder)
@@ -72,14 +72,13 @@ def without_merged(found: Sequence[SavedRun]) -> list[SavedRun]:
 
 def find_imported(args: Selected) -> tuple[list[Imported], int]:
     """Return the results of another program that the options select, and an exit code as `find` does."""
-    platforms = {name.lower() for name in args.platform or ()}
     found, code = list[Imported](), 0
     try:
         named = args.runs or ([run_name(None, args.model)] if args.model else [])
     except BadInput:  # a model's name that is no folder's
         return found, code
     for one in imported(args.results_dir):
-        if (named and one.files.folder.name not in named) or (platforms and one.files.subset not in platforms):
+        if not _is_selected(one.files, named, args):
             continue
         try:
             check_name(one.files.folder)
@@ -88,6 +87,12 @@ def find_imported(args: Selected) -> tuple[list[Imported], int]:
             tell(str(error))
             code = ExitCode.of(error)
     return found, code
+
+
+def _is_selected(files: RunFiles, names: Sequence[str], args: Selected) -> bool:
+    """Return whether a run has one of these names and a selected subset; none of either selects all."""
+    subsets = {subset.lower() for subset in args.platform or ()}
+    return (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
 
 
 def folder(name: str, results: Path) -> Path:

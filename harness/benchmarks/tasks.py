@@ -169,11 +169,16 @@ def typed(value: Any, kind: type[T], field: str = "") -> T:
         problem, _, path = str(error).rstrip("`").partition(" - at `$")
     if missing := re.fullmatch("Object missing required field `(.+?)`?", problem):
         raise FieldError(f"{field}{path}.{missing[1]}".removeprefix("."), "a value", kind_of(None))
+    if unknown := re.fullmatch("Object contains unknown field `(.+?)`?", problem):
+        raise FieldError(f"{field}{path}.{unknown[1]}".removeprefix("."), "no such field")
     for step in re.findall(r"\w+", path):
         value = value[int(step) if step.isdigit() else step]
     expected = problem.removeprefix("Expected ").partition(", got ")[0]
+    if problem.startswith("Invalid enum value"):
+        expected = "one of the known values"
     expected = re.sub("`(.+?)`", lambda found: " or ".join(TYPES[name] for name in found[1].split(" | ")), expected)
-    raise FieldError(f"{field}{path}".removeprefix("."), expected, kind_of(value))
+    got = "" if path.endswith("[...]") else kind_of(value)  # of a mapping's value, its key is not named
+    raise FieldError(f"{field}{path}".removeprefix("."), expected, got)
 
 
 def kind_of(value: object) -> str:

@@ -20,7 +20,7 @@ from harness.client.rates import Rates
 from harness.engine.lane import Lane, LanePlan
 from harness.engine.progress import Findings
 from harness.engine.run import Run
-from harness.engine.transports import Clients, Listener, Route, open_transport
+from harness.engine.transports import Clients, open_transport
 from harness.errors import MachineError
 from harness.options.plan import Plan
 
@@ -100,21 +100,6 @@ class Opening:
     runs: list[Run]
     account: _Account
 
-    @property
-    def route(self) -> Route:
-        plan = self.plan
-        return Route(
-            addresses=plan.found.addresses if plan.found else (),
-            account=self.account.number,
-            connections=defaults.CONCURRENCY_MOST,  # the slots bound them, and may become more
-            timeout=plan.tuning.timeout,
-            stall=plan.tuning.stall,
-            stream=plan.tuning.stream,
-            known=frozenset(name for run in self.runs for name in run.manifest.provenance["quirks"]),
-            given=frozenset(plan.sampling.extra_body),
-            needs_schema=plan.benchmark.asking.needs_schema,
-        )
-
 
 OpenLanes = Callable[[Sequence[Opening], AsyncExitStack], Awaitable[Sequence[Lane]]]
 """Opens a lane for each opening, for as long as the stack is open."""
@@ -131,22 +116,17 @@ def openings(plans: Sequence[tuple[Plan, list[Run]]]) -> list[Opening]:
 LaneT = TypeVar("LaneT", bound=Lane)
 
 
-async def open_lanes(openings: Sequence[Opening], held: AsyncExitStack) -> Sequence[Lane]:
-    """Return a lane for each opening; open what they need, for as long as `held` is open. Raise `MachineError` if there
-    can be too few connections."""
-    return await open_lanes_of(Lane, openings, held)
-
-
-async def open_lanes_of(cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack) -> list[LaneT]:
-    """Do the same with lanes of this class."""
+async def open_lanes(cls: type[LaneT], openings: Sequence[Opening], held: AsyncExitStack) -> list[LaneT]:
+    """Return a lane of this class for each opening; open what they need, for as long as `held` is open. Raise
+    `MachineError` if there can be too few connections."""
     admit_sockets(*sockets([one.plan for one in openings]))
     clients, lanes = Clients(), []
     for one in openings:
         plan, tuning = one.plan, one.plan.tuning
         limiter = Limiter(one.account.slots)
         findings = Findings(one.runs, time.monotonic)
-        listener = Listener(findings.learned, findings.replica, limiter.pause)
-        transport, where = await open_transport(one.route, type(plan.benchmark), clients, listener, held)
+        account = one.account.number
+        transport, where = await open_transport(plan, account, clients, findings, limiter.pause, held)
         limits = Limits(tuning.max_retries, tuning.max_outage, tuning.wait)
         caller = Caller(transport, limiter, limits, probe=plan.sampling.probe(), clock=time.monotonic)
         lane_plan = LanePlan(
@@ -156,5 +136,5 @@ async def open_lanes_of(cls: type[LaneT], openings: Sequence[Opening], held: Asy
             plan.tuning.durability == "power",
             plan.terms.allow_invalid or plan.found is None,
         )
-        lanes.append(cls(lane_plan, findings, caller, clock=time.monotonic, where=where))
+        lanes.append(cls(lane_plan, findings, caller, where))
     return lanes

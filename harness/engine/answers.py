@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from msgspec import Struct
-
 from harness.errors import AnswersUnusable, InvalidReply, in_brief
 from harness.model import Completion
 
@@ -24,27 +22,6 @@ HINTS = {
 OTHERWISE = "see the replies in responses_*.jsonl: the model may need --structured json_schema, or a larger one does it"
 
 
-class Judgement(Struct, frozen=True, array_like=True):
-    """How one reply was read: the `kind` of a mistake, None for a usable reply; its `finish_reason` and `beginning`."""
-
-    kind: str | None = None
-    finish_reason: str | None = None
-    beginning: str = ""
-
-
-USABLE = Judgement()
-
-
-def judgement(completion: Completion, error: InvalidReply | None) -> Judgement:
-    """Return how a reply was read."""
-    if error is None:
-        return USABLE
-    kind: object = error.kind  # an author's, who may have taken another type
-    return Judgement(
-        kind if isinstance(kind, str) else in_brief(kind), completion.finish_reason, in_brief(completion.text[:200])
-    )
-
-
 class Answers:
     """The answers of one process so far: how many were `read`, and the `unusable` ones by kind."""
 
@@ -53,17 +30,22 @@ class Answers:
         self.unusable: Counter[str] = Counter()
         self._allow_invalid = allow_invalid
 
-    def add(self, user: str, one: Judgement) -> None:
-        """Count an answer of a user. Raise `AnswersUnusable` with the last of the first, if almost none is usable."""
+    def add(self, user: str, completion: Completion, error: InvalidReply | None) -> None:
+        """Count how a user's reply was read. Raise `AnswersUnusable` with the last of the first replies, if almost none
+        is usable."""
         self.read += 1
-        if one.kind is not None:
-            self.unusable[one.kind] += 1
-        if self.read != FIRST or self._allow_invalid or (number := self.unusable.total()) < MOST_UNUSABLE:
+        example = ""
+        if error is not None:
+            kind: object = error.kind  # an author's, who may have taken another type
+            self.unusable[kind if isinstance(kind, str) else in_brief(kind)] += 1
+            beginning = in_brief(completion.text[:200])
+            example = f", the last of {user} with finish_reason {completion.finish_reason}: {beginning}"
+        number = self.unusable.total()
+        if self.read != FIRST or self._allow_invalid or number < MOST_UNUSABLE:
             return
         kinds = self.unusable.most_common()
         counted = ", ".join(f"{kind} {times}" for kind, times in kinds)
-        hint = HINTS.get(kinds[0][0]) or HINTS.get(one.finish_reason or "", OTHERWISE)
-        example = f", the last of {user} with finish_reason {one.finish_reason}: {one.beginning}" if one.kind else ""
+        hint = HINTS.get(kinds[0][0]) or HINTS.get(completion.finish_reason or "", OTHERWISE)
         raise AnswersUnusable(
             f"{number} of the first {FIRST} answers cannot be used ({counted}{example}): {hint}; or go on all the same "
             "with --allow-invalid"

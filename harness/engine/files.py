@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -38,11 +37,7 @@ def index_file(
     kind = f"{benchmark.name} {subset} {tasks.version(benchmark)}"
     part, repeats = (slice_of(selection), selection.get("repeats", 1)) if selection else (WHOLE, 1)
     cache = results / defaults.INDEX_FOLDER
-    index = open_index(path, kind, measured, cache, benchmark.task_files.key_field, part)
-    if repeats == 1:
-        return index
-    with closing(index):
-        return index.repeated(repeats)
+    return open_index(path, kind, measured, cache, benchmark.task_files.key_field, part, repeats)
 
 
 def write_report(files: RunFiles, report: Report, more: Mapping[str, bytes], disk: Disk = DISK) -> None:

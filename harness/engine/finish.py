@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from harness.benchmark import Benchmark, remark
-from harness.benchmarks import tasks
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
 from harness.benchmarks.reports import Report
 from harness.benchmarks.scorer import Scorer, Totals
 from harness.benchmarks.user_code import guarded
 from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.defaults import SHARD_USERS
+from harness.engine.local import Signalled
 from harness.engine.run import Run, drawn
 from harness.model import JSON, Record, RunFacts
 from harness.options.extension import extensions
@@ -62,8 +62,8 @@ class ReportScores:
 
     def _task_facts(self, position: int) -> Any:
         """Return what a report needs of a task: its `facts`, or all of it."""
-        benchmark, line, where = self._scorer.benchmark, self._index.read(position), self._index.where(position)
-        task = tasks.parse(benchmark, line, where, self._scorer.subset)
+        benchmark = self._scorer.benchmark
+        task = self._index.task(benchmark, position, self._scorer.subset)
         with guarded(benchmark, f"user {task.key}, facts"):
             return task if (known := benchmark.scoring.facts(task)) is None else known
 
@@ -77,44 +77,28 @@ class ReportScores:
 
 
 def finish(
-    run: Run, name: str, stopped: bool, check: Callable[[], None] = lambda: None
+    run: Run, name: str, stopped: bool, signalled: Signalled = lambda: None
 ) -> tuple[Report, Mapping[str, bytes]]:
     """Finish a run's files, and return its report and the benchmark's files that belong to it.
 
     The run's manifest is changed, not saved. `name` is that of its folder. Once every expected user is done, the
     results are rewritten in input order. Otherwise the file stays as it grew, and the report states its coverage.
-    `check` is called before each record; what it raises leaves the files as they were.
+    A signal that `signalled` returns before a record is raised, and leaves the files as they were.
     """
-    manifest, store = run.manifest, run.store
     scores = ReportScores(run.benchmark, run.subset, run.index, run.facts)
 
     def add(line: bytes) -> None:
-        check()
+        if signal := signalled():
+            raise signal
         scores.add(record_of(line))
 
     if run.users_done == run.users:
-        manifest.results_sha256 = store.finish(add)
-        manifest.state = COMPLETE
+        run.end(COMPLETE, run.store.finish(add))
     else:
-        for _, line in store.lines():
+        for _, line in run.store.lines():
             add(line)
-        manifest.results_sha256 = None
-        manifest.state = STOPPED if stopped else INCOMPLETE
-    _settle(run)
+        run.end(STOPPED if stopped else INCOMPLETE)
     return scores.report(facts(run, name))
-
-
-def leave(run: Run) -> None:
-    """Close a run that a signal has stopped: a job scheduler gives seconds, so no record is read, however many there
-    are. The manifest is changed, not saved; `resume` finishes the run, and `report` makes a report of it as it is."""
-    run.manifest.results_sha256 = None
-    run.manifest.state = STOPPED
-    _settle(run)
-
-
-def _settle(run: Run) -> None:
-    run.settle()
-    run.manifest.counts["torn_lines"] = run.store.torn
 
 
 def facts(run: Run, name: str) -> RunFacts:

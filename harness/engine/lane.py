@@ -9,7 +9,7 @@ machine error.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +21,12 @@ import numpy as np
 from harness.benchmarks.user_code import guarded
 from harness.client.caller import ABANDONED, Caller, Notice, Warn
 from harness.defaults import GRACE_SECONDS
-from harness.engine.answers import Answers, Judgement, judgement
+from harness.engine.answers import Answers
 from harness.engine.commit import GroupCommit
-from harness.engine.play import Ended, name_of, play_user
+from harness.engine.play import play, recorded
 from harness.engine.progress import Findings, Progress
 from harness.engine.replay import Asked, Conversation
-from harness.engine.run import Run
+from harness.engine.run import Run, models_warning
 from harness.engine.schedule import Schedule
 from harness.errors import (
     AgentFailed,
@@ -41,8 +41,7 @@ from harness.errors import (
     TransportFault,
 )
 from harness.model import JSON, Completion, Failure, Load, Reply, Snapshot
-from harness.reply_facts import together
-from harness.store.run import about
+from harness.store.run import about, name_of
 
 REJECTIONS_TO_STOP = 3
 """Users in a row that the endpoint refuses, without an answer in between, that indicate a wrong configuration; likewise
@@ -83,8 +82,25 @@ class LanePlan(NamedTuple):
     allow_invalid: bool = False
 
 
+class UsersLeft:
+    """The remaining users of runs, numbered one run after another: the `steps` that each has left, and its repeat, from
+    0. All runs have as many repeats."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        starts = [run.start() for run in runs]
+        self._runs = runs
+        self._positions = np.concatenate([positions for positions, _ in starts])
+        self._ends = np.cumsum([len(positions) for positions, _ in starts]).tolist()
+        self.steps = np.concatenate([steps for _, steps in starts])
+        self.repeats = self._positions % runs[0].index.repeats
+
+    def place(self, number: int) -> tuple[Run, int]:
+        """Return a user's run, and its position there."""
+        return self._runs[bisect_right(self._ends, number)], int(self._positions[number])
+
+
 class Lane:
-    """The runs of one plan and the caller that they share. `clock` is in seconds, monotonic.
+    """The runs of one plan and the caller that they share.
 
     `ending` is why it stopped early, else None. `in_play` counts users that have started and not ended; `over` means
     that all have ended and that their results are in the files. `where` names the address that a user's request is at.
@@ -96,33 +112,27 @@ class Lane:
         plan: LanePlan,
         findings: Findings,
         caller: Caller,
-        *,
-        clock: Callable[[], float],
         where: Callable[[str], str] = lambda user: "",
     ) -> None:
-        self.caller = caller
+        self.findings = findings
         self.runs = findings.runs
-        self.ending: HarnessError | None = None
-        self.in_play = 0
-        self.over = False
-        self.answers = Answers(plan.allow_invalid)
-        self.commit = GroupCommit([run.store for run in self.runs], plan.power)
+        self.caller = caller
         self.settle: Settle = self._settle
         self.send: Send = self._send
         self.tasks: list[LaneTask] = []
-        self._completed = self._rejected = self._broken = self._answers_then = 0
-        # The schedule numbers the remaining users of all runs, one run after another.
-        positions, steps = zip(*[run.start() for run in self.runs], strict=True)
-        self._positions, self._steps = np.concatenate(positions), np.concatenate(steps)
-        self._ends = np.cumsum([len(each) for each in positions]).tolist()
-        repeats = [at % run.index.repeats for run, at in zip(self.runs, positions, strict=True)]
-        self.schedule = Schedule(self._steps, plan.seed, np.concatenate(repeats))
-        self.progress = Progress(plan.name, findings, caller, plan.requested, clock, plan.power, where)
-        self.findings = findings
-        self._steps_left: dict[int, int] = {}
-        self._has_warned_of_models = False
+        self.answers = Answers(plan.allow_invalid)
+        self.commit = GroupCommit([run.store for run in self.runs], plan.power)
+        self._users_left = UsersLeft(self.runs)
+        self.schedule = Schedule(self._users_left.steps, plan.seed, self._users_left.repeats)
+        self.progress = Progress(plan.name, findings, caller, plan.requested, plan.power, where)
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
+        self.in_play = 0
+        self._steps_left: dict[int, int] = {}
+        self.ending: HarnessError | None = None
+        self.over = False
+        self._completed = self._rejected = self._broken = self._answers_then = 0
+        self._has_warned_of_models = False
 
     async def run(self) -> None:
         """Run from the first user to the last one's end. The caller decides who starts when, by `start_next`."""
@@ -179,10 +189,10 @@ class Lane:
             except MachineError as error:  # this machine can no longer log it
                 self.stop(error, grace=0.0)
 
-    def judge(self, user: str, one: Judgement) -> None:
-        """Count an answer of a user; stop if almost none of the first ones can be used."""
+    def judge(self, user: str, completion: Completion, error: InvalidReply | None) -> None:
+        """Count how a user's new reply was read; stop if almost none of the first ones can be used."""
         try:
-            self.answers.add(user, one)
+            self.answers.add(user, completion, error)
         except AnswersUnusable as error:
             self.stop(error, GRACE_SECONDS)
 
@@ -239,8 +249,7 @@ class Lane:
         """Show, log and keep limits that were changed; `requested` is the concurrency of the account, None for auto."""
         self.progress.requested = requested
         for run in self.runs:
-            run.manifest.tuning |= changes  # type: ignore[typeddict-item]
-            run.manifest.save(run.store.files.manifest)
+            run.change_limits(changes)
         words = [f"{name} {'auto' if value is None else f'{value:g}'}" for name, value in changes.items()]
         self.findings.note("limits", f"limits were changed: {', '.join(words)}")
 
@@ -265,43 +274,58 @@ class Lane:
         return await self.caller.complete(asked.body, asked.rank, user.name, warn, failed_before)
 
     async def _user(self, number: int) -> None:
-        run, position = self.runs[bisect_right(self._ends, number)], int(self._positions[number])
+        run, position = self._users_left.place(number)
+        steps = self._steps_left[number] = int(self._users_left.steps[number])
+        user = User(self, run, number, position, steps, run.index.repeat(position))
         try:
-            await self.guarded(lambda: self._play(number, run, position))
+            await self.guarded(partial(self._play, user))
         finally:
             self.in_play -= 1
-            self._steps_left.pop(number, None)
+            del self._steps_left[number]
             self.caller.limiter.slots.wake()
 
-    async def _play(self, number: int, run: Run, position: int) -> None:
-        """Play one user, from its line to its record or failure."""
-        steps = self._steps_left[number] = int(self._steps[number])
-        user, ended = User(self, run, number, position, steps, run.index.repeat(position)), None
+    async def _play(self, user: User) -> None:
+        """Play a user, from its line to its record or failure."""
         try:
-            ended = await play_here(user)
-            if error := ended.error:
-                if ended.played and not self._completed:
-                    raise error  # a benchmark that cannot measure its first user stops before others are paid for
-                self._fail(user, error)
-            else:
-                await self._complete(user, ended)
+            await self._ask_and_record(user)
         finally:
-            self._take_warnings(run)
-            self.progress.replayed += ended.replayed if ended else 0
-            self.progress.add_work(user.busy, user.busy, user.settled, steps)
+            self._take_warnings(user.run)
+            self.progress.add_work(user.busy, user.busy, user.settled, user.steps)
 
-    async def _complete(self, user: User, ended: Ended) -> None:
-        run, saved = user.run, None
+    async def _ask_and_record(self, user: User) -> None:
+        run, position = user.run, user.position
+        benchmark, task = run.benchmark, run.task(position)
+        user.key = task.key
+        saved = run.store.responses_of(position)
+        judged = partial(self.judge, user.name)
+        conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, judged)
+        played = None
+        try:
+            played = await play(benchmark, task, conversation.ask, user.repeat, conversation.judge)
+            record = recorded(benchmark, task, played, run.index.repeats)
+        except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
+            if played and not self._completed:
+                raise  # a benchmark that cannot measure its first user stops before others are paid for
+            self._fail(user, error)
+        else:
+            if run.drawn[position]:
+                with suppress(BenchmarkError), guarded(benchmark, "facts"):  # else the report asks for them
+                    run.facts[task.key] = benchmark.scoring.facts(task)
+            await self._complete(user, record, conversation.unused)
+        finally:
+            self.progress.replayed += conversation.replayed
+
+    async def _complete(self, user: User, record: JSON, unused_responses: int) -> None:
+        """Save a user's record. Unused responses mean that the play went another way than before."""
+        run = user.run
         self._completed += 1
-        if ended.record is not None:
-            saved = run.store.save_record(ended.record, run.index, user.position)
+        saved = run.store.save_record(record, run.index, user.position)
         await self.commit.saved()
-        if saved:
-            run.scores.add(saved)
+        run.scores.add(saved)
         self.advance(run, user.steps - user.counted)
-        if ended.unused:
+        if unused_responses:
             run.diverged += 1
-            run.store.event("asked_otherwise", **user.about, unused_responses=ended.unused)
+            run.store.event("asked_otherwise", **user.about, unused_responses=unused_responses)
 
     def step_done(self, user: User) -> None:
         """Count a new reply as one of the steps that its user had left, if any."""
@@ -349,8 +373,7 @@ class Lane:
 
     def _warn_of_other_models(self) -> None:
         """Say once while it matters that another model answers than the one that was asked for."""
-        facts = together(run.store.tally.replies.facts for run in self.runs)
-        warning = facts.warning(self.runs[0].sampling.model)
+        warning = models_warning(self.runs)
         if warning and not self._has_warned_of_models:
             self._has_warned_of_models = True
             self.note("answered_by", warning)
@@ -402,10 +425,6 @@ class User:
         self.run.store.save_response(self.position, self.key, asked.digest, asked.nth, reply, self.repeat)
         self.lane.step_done(self)
 
-    def judge(self, completion: Completion, error: InvalidReply | None) -> None:
-        """Count how a new reply was read."""
-        self.lane.judge(self.name, judgement(completion, error))
-
     def warn(self, fault: TransportFault, number: int, size: int = 0, request: str = "") -> None:
         """Log what became of a try of a request of so many bytes, by which later sessions count its tries."""
         run = self.run
@@ -429,17 +448,3 @@ Settle = Callable[[User, Asked], Awaitable[Completion]]
 """Returns the reply to a request, once it is saved. Raises `GaveUp`, `Rejected` and `EndpointStopped`."""
 Send = Callable[[User, Asked, Warn], Awaitable[Reply]]
 """Returns the endpoint's reply to a request, after as many tries as it takes. Raises as `Settle` does."""
-
-
-async def play_here(user: User) -> Ended:
-    """Play a user whose requests are settled by `User.settle`, and set its key."""
-    run, position = user.run, user.position
-    task = run.task(position)
-    user.key = task.key
-    saved = run.store.responses_of(position)
-    conversation = Conversation(run.sampling_at(position), saved, task.steps, user.settle, user.judge)
-    ended = await play_user(run.benchmark, task, conversation, user.repeat, run.index.repeats)
-    if ended.record is not None and run.drawn[position]:
-        with suppress(BenchmarkError), guarded(run.benchmark, "facts"):  # else the report asks for them
-            run.facts[task.key] = run.benchmark.scoring.facts(task)
-    return ended

@@ -82,10 +82,6 @@ class Signals:
             self._wake = bool
 
 
-async def _nothing(lane: Lane, schedule: JSON, signalled: Signalled) -> None:
-    pass
-
-
 class LocalEngine:
     """`observe` gets frozen snapshots several times a second; `clock` is in seconds, monotonic.
 
@@ -101,7 +97,7 @@ class LocalEngine:
         seed: int,
         clock: Callable[[], float],
         observe: Callable[[Snapshots], None],
-        ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] = _nothing,
+        ended: Callable[[Lane, JSON, Signalled], Awaitable[None]] | None = None,
         cpu: Callable[[], float] = time.thread_time,
         signals: Signals | None = None,
     ) -> None:
@@ -152,7 +148,7 @@ class LocalEngine:
             await lane.guarded(run.scores.advance)
             while run.scores.is_behind and not lane.ending:
                 await lane.guarded(run.scores.advance)
-        if any(not other.over for other in self._lanes):
+        if self._ended and any(not other.over for other in self._lanes):
             await self._ended(lane, self.schedule(lane), lambda: self._signalled)
             self._stop_others(lane)
 
@@ -192,21 +188,17 @@ class LocalEngine:
             self._observe(self._snapshots())
 
     async def _score(self) -> None:
+        """Score the users that have ended, in lanes that play: of all runs now and then, else of those behind."""
         last = self._clock()
         while True:
             await anyio.sleep(TICK_SECONDS)
             due = self._clock() - last >= RUNNING_SCORE_SECONDS
-            await self._advance_scores(due)
+            for lane in self._lanes:
+                for run in lane.runs:
+                    if not lane.over and (due or run.scores.is_behind):
+                        await lane.guarded(run.scores.advance)
             if due:
                 last = self._clock()
-
-    async def _advance_scores(self, due: bool) -> None:
-        """Score the users that have ended, in lanes that play: of all runs if it is due, else of those that are
-        behind."""
-        for lane in self._lanes:
-            for run in () if lane.over else lane.runs:
-                if due or run.scores.is_behind:
-                    await lane.guarded(run.scores.advance)
 
     def _snapshots(self) -> Snapshots:
         return tuple([lane.snapshot() for lane in self._lanes])

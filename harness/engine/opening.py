@@ -10,10 +10,9 @@ from dataclasses import asdict
 from typing import cast
 
 from harness import defaults
-from harness.benchmark import kept_files
 from harness.benchmarks import tasks
 from harness.client.quirks import QUIRKS, unwanted
-from harness.cost import DEFERRED, Price, Rate
+from harness.cost import DEFERRED, Rate
 from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
 from harness.engine.files import index_file, now, stamp
 from harness.engine.hooks import Hooks
@@ -41,8 +40,15 @@ from harness.store.tally import tally_of
 from harness.store.tasks import TaskIndex
 from harness.ui.words import plural
 
-NOT_REPORTED = {"source", "sources", "allowed", "quirks", "quirks_used", "headers", "providers_file", "address_from"}
-NOT_REPORTED |= {
+NOT_REPORTED = {
+    "source",
+    "sources",
+    "allowed",
+    "quirks",
+    "quirks_used",
+    "headers",
+    "providers_file",
+    "address_from",
     "origin",
     "key_check",
     "benchmark",
@@ -121,29 +127,19 @@ def open_runs(
     """Lock a plan's runs, one of each subset, check that they have its configuration, and open their files."""
     identity = plan.identity()
     stores = lock_runs(plan.folder, plan.tasks, identity["files"], stamp(), held)
-    earlier, runs = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart), []
+    earlier = take_up(stores, plan.folder, identity, plan.terms.allowed, restart=plan.terms.restart)
+    runs = []
     for subset, store in stores.items():
-        index, old, label = indexes[subset], earlier.get(subset), subset if alone else f"{plan.name}, {subset}"
-        if old is not None:
-            _check_earlier(plan, old, label)
-        elif subset in earlier:
-            emit(Replaced(label))
-        manifest, selected = _manifest(plan, identity, subset, index, old), index.selected(plan.selection)
+        index, old = indexes[subset], earlier.get(subset)
+        label = subset if alone else f"{plan.name}, {subset}"
+        manifest = _manifest(plan, identity, subset, index, old)
+        selected = index.selected(plan.selection)
         run = Run(plan.benchmark, subset, index, store, manifest, selected, label, is_new=old is None)
+        if old is None and subset in earlier:
+            emit(Replaced(label))
         _open_run(plan, run, old, emit, hooks)
         runs.append(run)
     return runs
-
-
-def _check_earlier(plan: Plan, old: Manifest, label: str) -> None:
-    """Raise `BadInput` if a plan cannot go on with a run as it is so far."""
-    if (had := old.repeats) > plan.repeats:
-        raise BadInput(f"{plan.folder} holds a run of {had} repeats: go on with --repeats {had}, or more")
-    if plan.terms.primary not in (None, began := old.provenance.get("primary")):
-        kept = f"began with --primary {began}" if began else "began without --primary"
-        raise BadInput(
-            f"{label}: this run {kept}: the primary metric is chosen before the first request, so leave it out"
-        )
 
 
 def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old: Manifest | None) -> Manifest:
@@ -152,13 +148,10 @@ def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old
     known = set(plan.found.provider.adapt) if plan.found and plan.found.provider else set()
     if old is not None and old.provenance.get("endpoint") == plan.endpoint:
         known |= QUIRKS.keys() & set(old.provenance.get("quirks", ()))
-    known -= unwanted(plan.benchmark.asking.needs_schema)
-    used = old.provenance.get("quirks_used", ()) if old else ()
-    provenance = {**plan.provenance(), "quirks": sorted(known), "quirks_used": sorted({*known, *used})}
-    if old is not None and old.is_without_pages:
-        provenance["html"] = False
-    if data_set := _data_set(plan, index, old):
-        provenance["data_set"] = data_set
+    quirks = sorted(known - unwanted(plan.benchmark.asking.needs_schema))
+    provenance: JSON = {**plan.provenance(), "quirks": quirks, "quirks_used": quirks}
+    if source := fetched.load(plan.benchmark.folder).last(index.sha256):
+        provenance["data_set"] = {"name": source.data_set, "commit": source.commit}
     truth, path = plan.benchmark.task_files.truth_sha256, str(plan.tasks[subset])
     return Manifest(
         subset=subset,
@@ -173,75 +166,96 @@ def _manifest(plan: Plan, identity: Identity, subset: str, index: TaskIndex, old
     )
 
 
-def _data_set(plan: Plan, index: TaskIndex, old: Manifest | None) -> JSON | None:
-    """Return the data set that the tasks were downloaded from, None if that is not known."""
-    if source := fetched.load(plan.benchmark.folder).last(index.sha256):
-        return {"name": source.data_set, "commit": source.commit}
-    is_same = old is not None and old.tasks["sha256"] == index.sha256
-    return old.provenance.get("data_set") if old and is_same else None
-
-
 def _open_run(plan: Plan, run: Run, old: Manifest | None, emit: Emit, hooks: Sequence[Hooks]) -> None:
-    """Repair and open a run's files, and begin to play the users who are left. `run` expects the users that are
-    selected; `old` is its manifest so far. Raise `BadInput` for what cannot go on so."""
-    manifest, store, index, selected = run.manifest, run.store, run.index, run.expected
-    if not selected.any():
-        raise BadInput(f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
-    for name, (before, after) in (manifest.go_on(old) if old else {}).items():
-        if name.partition(".")[0] not in NOT_REPORTED:
-            emit(Changed(run.label, name, before, after))
-    trusted.remember_code(manifest, os.environ)
-    if old and old.provenance["endpoint"] != plan.endpoint and not tally_of(store.files).bill.has_requests:
-        manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
-    store.rate = Rate(manifest.take_price(plan.price))
+    """Open a run, and begin to play the users who are left. `run` expects the users that are selected; `old` is its
+    manifest so far. Raise `BadInput` for what cannot go on so."""
+    _check_earlier(plan, run, old)
+    if old is not None:
+        _go_on(run, old, emit)
+    trusted.remember_code(run.manifest, os.environ)
+    _set_price(plan, run, old)
     for one in hooks:
-        store.rate = one.adjust_price(plan, store.rate)
-        one.update_manifest(plan, manifest, old)
-    if old is None:
-        manifest.save(store.files.manifest)  # before any results: results without a manifest are another program's
-    done = store.open_logs(index)
-    run.expected = selected | done
-    run.changed = old is not None and (
-        old.tasks["sha256"] != index.sha256
-        or old.tasks.get("truth", "") != manifest.tasks["truth"]
-        or store.outside() > 0
-    )
-    before = old.price_at(old.provenance["endpoint"]) if old else None
-    emit(_opened(run, before, index.users(done & ~selected)))
+        run.store.rate = one.adjust_price(plan, run.store.rate)
+        one.update_manifest(plan, run.manifest, old)
+    if run.is_new:
+        run.save()  # before any results: results without a manifest are another program's
+    _open_files(run, old, emit)
     if len(run.remaining):
         try:
             _begin(run, plan.terms.allowed)
         except HarnessError:
             if run.is_new:
-                store.drop()
+                run.store.drop()
             raise
+
+
+def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
+    """Raise `BadInput` if no user is selected, or a plan cannot go on with a run as it is so far."""
+    if not run.expected.any():
+        raise BadInput(f"{run.label}: no user is left for part {plan.selection.get('part')}: make fewer parts")
+    if old is None:
+        return
+    if old.repeats > plan.repeats:
+        raise BadInput(
+            f"{plan.folder} holds a run of {old.repeats} repeats: go on with --repeats {old.repeats}, or more"
+        )
+    primary = old.provenance.get("primary")
+    if plan.terms.primary not in (None, primary):
+        began = f"with --primary {primary}" if primary else "without --primary"
+        raise BadInput(
+            f"{run.label}: this run began {began}: the primary metric is chosen before the first request, so leave it "
+            "out"
+        )
+
+
+def _go_on(run: Run, old: Manifest, emit: Emit) -> None:
+    """Take up the manifest of the session before, and report what differs."""
+    for name, (before, after) in run.manifest.go_on(old).items():
+        if name.partition(".")[0] not in NOT_REPORTED:
+            emit(Changed(run.label, name, before, after))
+
+
+def _set_price(plan: Plan, run: Run, old: Manifest | None) -> None:
+    """Note the price of now, at which the run's requests are sent."""
+    if old and old.provenance["endpoint"] != plan.endpoint and not tally_of(run.store.files).bill.has_requests:
+        run.manifest.set_prices([None], [plan.endpoint])  # the price of an endpoint that never billed
+    run.store.rate = Rate(run.manifest.take_price(plan.price))
+
+
+def _open_files(run: Run, old: Manifest | None, emit: Emit) -> None:
+    """Repair and open a run's files, expect the users too who are done, and report what the files hold."""
+    store, index, selected = run.store, run.index, run.expected
+    done = store.open_logs(index)
+    run.expected = selected | done
+    prices = None
+    if old is not None:
+        tasks_changed = old.tasks["sha256"] != index.sha256
+        truth_changed = old.tasks.get("truth", "") != run.manifest.tasks["truth"]
+        run.changed = tasks_changed or truth_changed or store.outside() > 0
+        before = old.price_at(old.provenance["endpoint"])
+        price = run.manifest.price_at(run.manifest.provenance["endpoint"])
+        if before and (price is None or before not in (price, price.when_deferred)):
+            prices = before, price
+    resumed = not run.is_new and len(run.remaining) and run.users_done
+    emit(
+        Opened(
+            run.label,
+            torn=store.torn,
+            outside=store.outside(),
+            beyond_share=index.users(done & ~selected),
+            prices=prices,
+            resumed=(run.users_done, run.users) if resumed else None,
+        )
+    )
 
 
 def _begin(run: Run, allowed: frozenset[str]) -> None:
     """Begin to play users who are left, as the run's manifest now is."""
-    manifest, store = run.manifest, run.store
-    if not manifest.tuning.get(DEFERRED) and BATCHES not in allowed and (left := outstanding(store.files)):
+    files = run.store.files
+    if not run.manifest.tuning.get(DEFERRED) and BATCHES not in allowed and (left := outstanding(files)):
         batches = plural(len(left), "batch", "batches")
         raise BadInput(
-            f"{store.files.folder}, {store.files.subset}: {batches} may be at the provider: use --batch, or "
-            f"{INSTEAD_OF_BATCHES}"
+            f"{files.folder}, {files.subset}: {batches} may be at the provider: use --batch, or {INSTEAD_OF_BATCHES}"
         )
     check_measure(run.benchmark, run.task(int(run.remaining[0])))
-    manifest.state, manifest.results_sha256 = RUNNING, None
-    manifest.counts = {"users": run.users}  # an earlier end may have counted fewer users
-    store.begin(manifest, kept_files(run.benchmark))
-
-
-def _opened(run: Run, before: Price | None, beyond_share: int) -> Opened:
-    """Return how the files were found; `before` is the price of earlier replies."""
-    price = run.manifest.price_at(run.manifest.provenance["endpoint"])
-    changed = before and (price is None or before not in (price, price.when_deferred))
-    resumed = not run.is_new and len(run.remaining) and run.users_done
-    return Opened(
-        run.label,
-        torn=run.store.torn,
-        outside=run.store.outside(),
-        beyond_share=beyond_share,
-        prices=(before, price) if changed and before else None,
-        resumed=(run.users_done, run.users) if resumed else None,
-    )
+    run.begin()

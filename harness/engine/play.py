@@ -12,8 +12,7 @@ from harness.benchmark import VALID, Benchmark, Metric, Task
 from harness.benchmarks.records import read_of, text
 from harness.benchmarks.user_code import guarded
 from harness.chat import Chat, Judged, unnoticed
-from harness.engine.replay import Conversation
-from harness.errors import AgentFailed, BenchmarkError, GaveUp, InvalidReply, Rejected, in_brief
+from harness.errors import BenchmarkError, InvalidReply, in_brief
 from harness.model import JSON, Ask
 
 
@@ -23,44 +22,6 @@ class Played(Struct, frozen=True):
     answer: Any
     outcome: str
     chat: Chat
-
-
-def name_of(key: str, repeat: int) -> str:
-    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
-    return key if repeat == 1 else f"{key} (repeat {repeat})"
-
-
-class Ended(Struct, frozen=True):
-    """How the play of a user ended: with a `record`, or with the `error` that makes the user a failure; with neither
-    where the record is saved.
-
-    `played` means that the error came from measuring or recording the answer. `replayed` counts the saved responses
-    that were used, `unused` those that were not: the play went another way than before.
-    """
-
-    key: str
-    record: JSON | None
-    error: GaveUp | Rejected | AgentFailed | BenchmarkError | None
-    played: bool
-    replayed: int
-    unused: int
-
-
-async def play_user(
-    benchmark: Benchmark, task: Task, conversation: Conversation, repeat: int, repeats: int = 1
-) -> Ended:
-    """Play, measure and record one user of a run with so many repeats. Raise the errors after which no user can go
-    on."""
-    played = made = failure = None
-    try:
-        played = await play(benchmark, task, conversation.ask, repeat, conversation.judge)
-        record = recorded(benchmark, task, played)
-        if repeats > 1 and "repeat" in record:
-            raise BenchmarkError(f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat")
-        made = record
-    except (GaveUp, Rejected, AgentFailed, BenchmarkError) as error:
-        failure = error
-    return Ended(task.key, made, failure, played is not None, conversation.replayed, conversation.unused)
 
 
 async def play(benchmark: Benchmark, task: Task, ask: Ask, repeat: int = 1, judged: Judged = unnoticed) -> Played:
@@ -94,8 +55,9 @@ def _kind(benchmark: Benchmark, task: Task, error: InvalidReply) -> str:
     return kind
 
 
-def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
-    """Return the record of a played user. Raise `BenchmarkError` for an answer or values that cannot be kept."""
+def recorded(benchmark: Benchmark, task: Task, played: Played, repeats: int = 1) -> JSON:
+    """Return the record of a played user of a run with so many repeats. Raise `BenchmarkError` for an answer or values
+    that cannot be kept."""
     about = f"user {task.key}"
     answer = played.answer
     if benchmark.records.has_answer:  # measured as it will be read again
@@ -106,6 +68,8 @@ def recorded(benchmark: Benchmark, task: Task, played: Played) -> JSON:
         made = benchmark.records.record(task, answer, metrics, played.outcome, repairs)
     if benchmark.origin:  # its record may be its own, which nobody has tried
         made = _saved(benchmark, f"{about}, record: the record", made)
+    if repeats > 1 and "repeat" in made:
+        raise BenchmarkError(f"benchmark {benchmark.name}, record: a run with repeats needs the name repeat")
     return {**made, "usage": played.chat.usage.data}
 
 

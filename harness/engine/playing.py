@@ -42,7 +42,7 @@ def play(
     gc.freeze()
     try:
         with Signals() as signals, ExitStack() as held, ExitStack() as shown:
-            opening: OpenLanes = open_lanes
+            opening: OpenLanes = partial(open_lanes, Lane)
             for one in hooks:
                 opening = one.wrap_open_lanes(opening, held, say)
             observe = shown.enter_context(display())

@@ -82,19 +82,17 @@ class Findings:
     def __init__(self, runs: Sequence[Run], clock: Callable[[], float]) -> None:
         self.runs = runs
         self.shown = Warnings(WARNINGS)
-        self._clock = clock
+        self.clock = clock
 
     def show(self, text: str) -> None:
         """Show a finding until newer ones replace it."""
-        self.shown.add(self._clock(), text)
+        self.shown.add(self.clock(), text)
 
     def learned(self, name: str, words: str) -> None:
         """Save a quirk of the endpoint in the manifests; `words` of the endpoint revealed it."""
         for run in self.runs:
-            provenance = run.manifest.provenance
-            provenance["quirks"] = sorted({*provenance["quirks"], name})
-            provenance["quirks_used"] = sorted({*provenance["quirks_used"], name})
-            run.manifest.save(run.store.files.manifest)
+            run.learned([name])
+            run.save()
         self.note("learned", f"{name}: {words}")
 
     def replica(self, detail: str) -> None:
@@ -121,7 +119,6 @@ class Progress:
         findings: Findings,
         caller: Caller,
         requested: int | None,
-        clock: Callable[[], float],
         power: bool = False,
         where: Callable[[str], str] = lambda user: "",
     ) -> None:
@@ -141,10 +138,9 @@ class Progress:
         self.requested = requested
         self._steps_before = self._steps_done()
         self._cost_before = self._cost()
-        self._clock = clock
-        self._tuning = findings.runs[0].manifest.tuning
-        self._timeout = self._tuning.get("timeout", TIMEOUT_SECONDS)
-        self._started = clock()
+        self._clock = findings.clock
+        self._timeout = findings.runs[0].manifest.tuning.get("timeout", TIMEOUT_SECONDS)
+        self._started = self._clock()
         self._warned = False
         self._rates = Rates(self._started, self._counts())
         self.reply_times: list[float] | None = None if all(run.first is None for run in self._runs) else []
@@ -198,21 +194,21 @@ class Progress:
             if place not in self._noted:
                 self._findings.log("straggler", user_id=user, seconds=round(seconds, 1), endpoint=self._where(user))
         if stragglers and not self._noted:
-            advice = [f"a request that hangs ends after --timeout {self._timeout:g}"]
-            advice += ["--hedge 3 sends a second try"] if self._caller.at_once == 1 else []
-            advice += ["--stream on shows stalls and ends them"] if self._tuning.get("stream") != "on" else []
-            self._findings.show("; ".join(filter(None, advice)))
+            self._findings.show(
+                f"a request that hangs ends after --timeout {self._timeout:g}; --hedge 3 sends a second try, and "
+                "--stream on shows stalls and ends them"
+            )
         self._noted.update([place for place, *_ in stragglers])
 
     def _hanging(self, stragglers: Sequence[tuple[int, str, float]]) -> list[Warned]:
         """Return one warning that names the stragglers, the oldest first."""
         if not stragglers:
             return []
-        named = [f"{user} {seconds:.0f} s" for _, user, seconds in stragglers[:STRAGGLERS_NAMED]]
-        rest = [f"{len(stragglers) - STRAGGLERS_NAMED} more"] if len(stragglers) > STRAGGLERS_NAMED else []
+        oldest = [f"{user} {seconds:.0f} s" for _, user, seconds in stragglers[:STRAGGLERS_NAMED]]
         where = ", ".join(dict.fromkeys(filter(None, [self._where(user) for _, user, _ in stragglers])))
         usual = self._caller.latency.tail or 0.0
-        return [Warned(f"no reply for: {', '.join(named + rest)} ({where}; 99 % take {usual:.1f} s at most)", 0.0)]
+        text = f"no reply for: {', '.join(oldest)}, {len(stragglers)} in all"
+        return [Warned(f"{text} ({where}; 99 % take {usual:.1f} s at most)", 0.0)]
 
     def _no_answer(self, seconds: float) -> str:
         """Return what was seen of an endpoint that has not answered for so long since the start, and what to try."""

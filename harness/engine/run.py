@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import defaults
-from harness.benchmark import Benchmark, Task
-from harness.benchmarks import tasks
+from harness.benchmark import Benchmark, Task, kept_files
 from harness.benchmarks.scorer import Scorer
 from harness.client.request_body import Sampling
 from harness.cost import Bill, Cost, Price
-from harness.engine.play import name_of
+from harness.engine.files import now
 from harness.engine.running_scores import RunningScores
-from harness.model import SubsetProgress
+from harness.model import JSON, SubsetProgress
+from harness.options.extension import counts
 from harness.options.plan import sampling_again
-from harness.store.manifest import Counts, Manifest
+from harness.reply_facts import together
+from harness.store.manifest import RUNNING, Counts, Manifest, State
 from harness.store.run import RunStore
 from harness.store.submissions import pending
 from harness.store.tasks import TaskIndex
@@ -101,10 +103,8 @@ class Run:
 
     @cached_property
     def failed_tries(self) -> Mapping[tuple[str, str], tuple[int, int]]:
-        """Return how often requests failed in earlier processes, by their user's name and their digest, as
-        `RunStore.failed_tries` has it."""
-        found = self.store.failed_tries(self.index)
-        return {(name_of(key, repeat), request): tries for (key, repeat, request), tries in found.items()}
+        """Return how often requests failed in earlier processes, as `RunStore.failed_tries` has it."""
+        return self.store.failed_tries(self.index)
 
     @property
     def cost(self) -> Cost | None:
@@ -132,7 +132,7 @@ class Run:
 
     def task(self, position: int) -> Task:
         """Return a task, read and parsed from its file."""
-        return tasks.parse(self.benchmark, self.index.read(position), self.index.where(position), self.subset)
+        return self.index.task(self.benchmark, position, self.subset)
 
     def start(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Return the positions of the remaining users (of the `first` of them alone), and the steps that each has left;
@@ -155,6 +155,53 @@ class Run:
             saved[position] = count
         left: NDArray[np.int32] = np.maximum(1, self.index.steps[positions] - saved[positions])
         return left
+
+    # The manifest of an open run, which is changed here alone, in the order of a session
+
+    def save(self) -> None:
+        """Save the manifest."""
+        self.store.save(self.manifest)
+
+    def begin(self) -> None:
+        """Save that users are played from now on: without a report, with the files that the run keeps."""
+        self.manifest.state = RUNNING
+        self.manifest.results_sha256 = None
+        self.manifest.counts = {"users": self.users}  # an earlier end may have counted fewer users
+        self.store.set_aside_report()
+        self.store.keep_files(kept_files(self.benchmark))
+        self.save()
+
+    def learned(self, quirks: Iterable[str]) -> None:
+        """Note quirks of the endpoint."""
+        provenance = self.manifest.provenance
+        provenance["quirks"] = sorted({*provenance["quirks"], *quirks})
+        provenance["quirks_used"] = sorted({*provenance["quirks_used"], *quirks})
+
+    def change_limits(self, limits: Mapping[str, Any]) -> None:
+        """Save limits that were changed while the run is played, so that `resume` has them."""
+        self.manifest.tuning |= limits  # type: ignore[typeddict-item]
+        self.save()
+
+    def count(self, numbers: Mapping[str, int]) -> None:
+        """Add to what extensions count over all sessions, by member of `tuning`."""
+        cast(JSON, self.manifest.tuning).update(counts(self.manifest) + Counter(numbers))
+
+    def played(self, schedule: JSON | None, limit: int | None = None) -> None:
+        """Note how users were played, and add their seconds; None where nobody was. `limit` is what `auto` found."""
+        times = self.manifest.times
+        times["updated"] = now()
+        if schedule:
+            times["schedule"] = schedule
+            times["seconds"] = round(times.get("seconds", 0.0) + schedule["seconds"], 3)
+        if limit:
+            self.manifest.tuning["learned_limit"] = limit
+
+    def end(self, state: State, results_sha256: str | None = None) -> None:
+        """Note how the session ended. The manifest is not saved: this comes after the report."""
+        self.manifest.state = state
+        self.manifest.results_sha256 = results_sha256
+        self.settle()
+        self.manifest.counts["torn_lines"] = self.store.torn
 
     def settle(self) -> None:
         """Put into the manifest what the run's files hold. Reports and `verify` read it there alone."""
@@ -191,6 +238,12 @@ def user_counts(index: TaskIndex, expected: Mask, done: Mask, failed: Mask) -> C
         "done": users - index.users(expected & ~done),
         "failed": index.users(failed & expected & ~done),
     }
+
+
+def models_warning(runs: Sequence[Run]) -> str | None:
+    """Return what is odd about who answered runs of one model, None for nothing."""
+    facts = together(run.store.tally.replies.facts for run in runs)
+    return facts.warning(runs[0].sampling.model) if runs else None
 
 
 def counted_cost(manifest: Manifest, bill: Bill) -> Cost | None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-
 from harness.client.control import FixedControl
 from harness.engine.events import Dropped, Emit, Ended, Failed, LeftOpen, Scored, Unchanged
-from harness.engine.files import now, write_report
-from harness.engine.finish import finish, leave
+from harness.engine.files import write_report
+from harness.engine.finish import finish
 from harness.engine.lane import Lane
 from harness.engine.local import Signalled
-from harness.engine.run import Run
+from harness.engine.run import Run, models_warning
 from harness.errors import (
     BadInput,
     BenchmarkError,
@@ -24,11 +21,9 @@ from harness.errors import (
 )
 from harness.model import JSON
 from harness.options.plan import Plan
-from harness.reply_facts import together
 from harness.reporting.reported import Reported
-from harness.store.manifest import COMPLETE, part_of
+from harness.store.manifest import COMPLETE, STOPPED, part_of
 from harness.store.submissions import outstanding, pending
-from harness.store.tally import tally_of
 
 COMPLETE_EXIT, FAILURES_EXIT = 0, 1
 BROKEN = frozenset({MachineError.exit_code, BenchmarkError.exit_code})
@@ -66,12 +61,12 @@ class Session:
             if run not in self.unfinished and not run.changed and run.manifest.state == COMPLETE:
                 self._emit(Unchanged(run.label, run.store.files.report("txt")))
             elif not isinstance(ending, MachineError):  # a full disk has no room for a report; saved data is intact
-                self._count_time(run)
+                run.played(self.schedule, self._learned_limit)
                 try:
                     if isinstance(ending, RunStopped):
                         self._leave(run)
                     else:
-                        self._finish(run, nothing, partial(_check, signalled))
+                        self._finish(run, nothing, signalled)
                 except RunStopped as raised:
                     ending = raised
                     self._leave(run)
@@ -86,8 +81,8 @@ class Session:
             if run.is_new and run.store.files.is_bare:
                 run.store.drop()
             else:
-                leave(run)
-                run.manifest.save(run.store.files.manifest)
+                run.end(STOPPED)
+                run.save()
 
     @property
     def remaining(self) -> int:
@@ -103,17 +98,13 @@ class Session:
         """Add the seconds that the first users took. Those of them who failed are tried again."""
         for run in self.unfinished:
             run.failed = 0
-            run.manifest.times["seconds"] = run.manifest.times.get("seconds", 0.0) + self._seconds
-
-    @property
-    def _seconds(self) -> float:
-        return float(self.schedule["seconds"]) if self.schedule else 0.0
+            run.played(self.schedule)
 
     @property
     def _is_free(self) -> bool:
         """Return whether this command has made the runs, and sent nothing of them that may be billed."""
-        stores = [run.store.files for run in self.runs]
-        billed = any(tally_of(files).bill.has_requests or pending(files) for files in stores)
+        stores = [run.store for run in self.runs]
+        billed = any(store.tally.bill.has_requests or pending(store.files) for store in stores)
         return all(run.is_new for run in self.runs) and not billed
 
     def _drop(self, ending: HarnessError) -> int:
@@ -124,25 +115,25 @@ class Session:
         self._emit(Dropped(self.plan, ending))
         return ExitCode.of(ending)
 
-    def _count_time(self, run: Run) -> None:
-        """Write the seconds of this session, and the limit that it has learned, into the manifest."""
-        manifest = run.manifest
-        manifest.times |= {"updated": now(), "seconds": round(manifest.times.get("seconds", 0.0) + self._seconds, 3)}
-        if self.lane is not None:
-            manifest.times["schedule"] = self.schedule
-            control = self.lane.caller.limiter.slots.control
-            if not isinstance(control, FixedControl):
-                whole = control.limit * part_of(manifest.selection)[1]
-                manifest.tuning["learned_limit"] = min(whole, self.plan.tuning.ceiling)
+    @property
+    def _learned_limit(self) -> int | None:
+        """Return the limit of all parts that `auto` has found; None where none was looked for."""
+        if self.lane is None:
+            return None
+        control = self.lane.caller.limiter.slots.control
+        if isinstance(control, FixedControl):
+            return None
+        return min(control.limit * part_of(self.plan.selection)[1], self.plan.tuning.ceiling)
 
     def _leave(self, run: Run) -> None:
-        """Save the state of a run that a signal has stopped."""
-        leave(run)
+        """Save the state of a run that a signal has stopped: a job scheduler gives seconds, so no record is read,
+        however many there are. `resume` finishes the run, and `report` makes a report of it as it is."""
+        run.end(STOPPED)
         run.store.set_aside_report()
-        run.manifest.save(run.store.files.manifest)
+        run.save()
         self._emit(LeftOpen(run.label, run.benchmark, run.users_done, run.users, run.scores.figures, run.scores.users))
 
-    def _finish(self, run: Run, nothing: bool, check: Callable[[], None]) -> None:
+    def _finish(self, run: Run, nothing: bool, signalled: Signalled) -> None:
         """Write the results, report and manifest of one run; no report if `nothing` was ever received.
 
         The manifest says last that a run is complete, once `Scored` is handled: after a death before that, the next
@@ -151,19 +142,22 @@ class Session:
         plan, files = self.plan, run.store.files
         later = "its records are saved; once there is more memory, `resume` or `reeval` makes the report"
         with memory_for(f"score {run.label}", later):
-            report, more = finish(run, plan.name, self.lane is not None and self.lane.ending is not None, check)
+            report, more = finish(run, plan.name, self.lane is not None and self.lane.ending is not None, signalled)
             if not nothing:
                 write_report(files, report, more)
         if not nothing:
             made = Reported(files, report, plan.selection["sample_seed"], plan.benchmark, run.index)
             self.reported.append(made)
             self._emit(Scored(run.label, made))
-        run.manifest.save(files.manifest)
+        run.save()
 
     def _ended(self, ending: HarnessError | None) -> int:
         """Emit what remains; return the exit code."""
         runs, remaining = self.runs, self.remaining
         batches = sum([len(outstanding(run.store.files)) for run in runs]) if ending is not None else 0
+        warnings = [warning for run in runs for warning in run.warnings]
+        if odd := models_warning(self.unfinished):
+            warnings.insert(0, f"{odd}; the report has their shares")
         self._emit(
             Ended(
                 plan=self.plan,
@@ -171,7 +165,7 @@ class Session:
                 remaining=remaining,
                 failed=sum(run.failed for run in runs),
                 batches=batches,
-                warnings=[*self._models_warning(), *[warning for run in runs for warning in run.warnings]],
+                warnings=warnings,
                 diverged=sum(run.diverged for run in runs),
             )
         )
@@ -179,19 +173,7 @@ class Session:
             return ExitCode.of(ending)
         return FAILURES_EXIT if remaining else COMPLETE_EXIT
 
-    def _models_warning(self) -> Iterator[str]:
-        """Yield what is odd about who answered the runs that were played, if anything."""
-        facts = together(run.store.tally.replies.facts for run in self.unfinished)
-        if warning := facts.warning(self.plan.sampling.model):
-            yield f"{warning}; the report has their shares"
-
     @property
     def is_resumable(self) -> bool:
         """Return whether a run of it can go on."""
         return any(run.manifest.state != COMPLETE for run in self.runs)
-
-
-def _check(signalled: Signalled) -> None:
-    """Raise the signal that asks this process to end, if there is one."""
-    if stopped := signalled():
-        raise stopped

@@ -24,7 +24,6 @@ from harness.benchmark import Task
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.benchmarks.reports import NOT_A_REPORT, Report
-from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
 from harness.reporting import overview
@@ -314,7 +313,7 @@ class _Reader:
         if index is None or benchmark is None or position is None:
             return None
         try:
-            return parse(benchmark, index.read(position), index.where(position), self._source.files.subset)
+            return index.task(benchmark, position, self._source.files.subset)
         except HarnessError:  # the file has changed meanwhile
             return None
 

@@ -16,6 +16,7 @@ class RunFiles:
         self.batches = folder / f"batches_{subset}.jsonl"
         self.manifest = folder / f"run_{subset}.json"
         self.events = folder / f"run_{subset}.log"
+        self.logs = self.results, self.responses, self.failures, self.events
         self.lock = folder / f"run_{subset}.lock"
         self.all_users = folder / f"users_{subset}.html"
         """The page of every user."""

@@ -69,8 +69,8 @@ class RunLock:
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise MachineError(f"cannot lock {self._path}: {error.strerror}") from error
-            self._leased, holder = True, self._read()
-            if holder is not None and self._clock() - holder["renewed"] <= LEASE:
+            self._leased = True
+            if _is_current(self._read(), self._clock()):
                 raise self._in_use() from None
         if not self._is_there():  # its holder removed the folder of a run that came to nothing
             raise InUse(f"{self._path.parent} was removed by the process that had it: try again")
@@ -146,9 +146,13 @@ def held(path: Path, clock: Callable[[], float]) -> bool:
         except BlockingIOError:
             return True
         except OSError:
-            holder = _holder(file.fileno())
-            return holder is not None and clock() - holder["renewed"] <= LEASE
+            return _is_current(_holder(file.fileno()), clock())
     return False
+
+
+def _is_current(holder: dict[str, Any] | None, now: float) -> bool:
+    """Return whether a holder has renewed its lease in time."""
+    return holder is not None and now - holder["renewed"] <= LEASE
 
 
 def _holder(fd: int) -> dict[str, Any] | None:

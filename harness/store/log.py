@@ -16,7 +16,7 @@ from __future__ import annotations
 import codecs
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
@@ -225,22 +225,22 @@ class AppendLog:
 
     def append(self, data: JSON) -> int:
         """Append the line of an object; return its offset in bytes. Nobody else writes to the file meanwhile."""
-        return self.append_sealed([seal(data)])
+        return self.append_sealed(seal(data))
 
-    def append_sealed(self, lines: Sequence[bytes]) -> int:
-        """Append lines as `seal` returns them, by one write; return the offset of the first in bytes."""
-        whole, offset, start = b"".join(lines), self.size, perf_counter()
-        if len(whole) > LINE_MOST and any(len(line) > LINE_MOST for line in lines):
+    def append_sealed(self, content: bytes) -> int:
+        """Append what `seal` returns, once or several times, by one write; return its offset in bytes."""
+        offset, start = self.size, perf_counter()
+        if len(content) > LINE_MOST:
             what = f"a line of more than {LINE_MOST >> 20} MB is never read again"
             raise MachineError(f"cannot write {self.path}: {what}")
         try:
             if self._stuck:
                 raise self._stuck
-            written = self._disk.write(self._fd, whole)
+            written = self._disk.write(self._fd, content)
             self.slowest = max(self.slowest, perf_counter() - start)
         except OSError as error:
             raise MachineError(f"cannot write {self.path}: {error.strerror}; everything saved is intact") from error
-        if written != len(whole):
+        if written != len(content):
             try:  # cut the part off, so that what is appended before the process ends does not run into it
                 self._disk.truncate(self._fd, self.size)
             except OSError as error:  # it would, and the next start would set both aside

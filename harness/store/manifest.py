@@ -7,7 +7,6 @@ benchmark) is kept when the manifest is saved again, and compared in `difference
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, get_args
@@ -17,9 +16,10 @@ import orjson
 from msgspec import Meta
 
 from harness.benchmarks.files import DOCUMENT_MOST, content
+from harness.benchmarks.tasks import typed
 from harness.cost import Cost, Price
 from harness.defaults import CONCURRENCY_MOST, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
-from harness.errors import BadInput, MachineError
+from harness.errors import BadInput, FieldError, MachineError
 from harness.model import JSON
 from harness.reply_facts import ReplyFacts
 from harness.store.atomic import write
@@ -30,7 +30,7 @@ FORMAT = 1
 State = Literal["running", "stopped", "incomplete", "complete"]
 Stream = Literal["auto", "on", "off"]
 Durability = Literal["process", "power"]
-RUNNING, STOPPED, INCOMPLETE, COMPLETE = STATES = get_args(State)
+RUNNING, STOPPED, INCOMPLETE, COMPLETE = get_args(State)
 
 NAME_BYTES = 255
 """Longest file name that file systems take."""
@@ -280,8 +280,15 @@ class Manifest(msgspec.Struct, kw_only=True):
         accepted = changes(differences(old.identity, self.identity))
         self.provenance["allowed"] = [*old.provenance.get("allowed", ()), *accepted]
         self.set_prices(old.prices, old.price_endpoints)
+        self.provenance["quirks_used"] = sorted(
+            {*self.provenance["quirks_used"], *old.provenance.get("quirks_used", ())}
+        )
         if primary := old.provenance.get("primary"):
             self.provenance["primary"] = primary
+        if old.is_without_pages:
+            self.provenance["html"] = False
+        if "data_set" in old.provenance and self.tasks["sha256"] == old.tasks["sha256"]:
+            self.provenance.setdefault("data_set", old.provenance["data_set"])
         if learned := old.tuning.get("learned_limit"):
             self.tuning["learned_limit"] = learned
         for name in self.__struct_fields__:
@@ -322,9 +329,6 @@ class _Schedule(msgspec.Struct):
 for _kind in (Manifest, _Sampling, _Schedule, Price, Cost, ReplyFacts):
     msgspec.json.Decoder(_kind)  # two threads in which msgspec looks at a type for the first time end the interpreter
 
-UNKNOWN = "not a parameter of this version of the harness"
-CHOICES = {"state": STATES, "tuning.stream": get_args(Stream), "tuning.durability": get_args(Durability)}
-
 
 def manifests(folder: Path) -> dict[str, Manifest]:
     """Return the manifests of the runs of one name, by subset. Raise as `load` does."""
@@ -348,46 +352,36 @@ def load(path: Path) -> Manifest | None:
         orjson.dumps(data)
     except TypeError:
         raise BadInput(f"{path}: nested too deep: put back a copy, or move the folder aside") from None
-    if wrong := _wrong(data):
-        raise BadInput(f"{path}: field {wrong}")
+    try:
+        _check_fields(data)
+    except FieldError as error:
+        raise BadInput(f"{path}: {error}") from None
     return Manifest(**{name: data[name] for name in Manifest.__struct_fields__ if name in data})
 
 
-def _wrong(data: JSON) -> str | None:
-    """Return a field that is not as declared, by its path, and what was expected; None if all are."""
-    section = ""
-    try:
-        made = msgspec.convert(data, Manifest)
-        for place, value, kind in (
-            ("identity.sampling", made.identity["sampling"], _Sampling),
-            ("times.schedule", made.times.get("schedule"), _Schedule | None),
-            ("provenance.price", made.provenance.get("price"), Price | None),
-            ("provenance.later_prices", made.provenance.get("later_prices", ()), list[Price | None]),
-            ("cost", made.cost, Cost | None),
-            ("replies", made.replies, ReplyFacts),
-        ):
-            section = place
-            msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        words, _, path = str(error).partition(" - at `")
-        quoted = re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", words)
-        names = [section, path.rstrip("`").removeprefix("$").removeprefix("."), quoted[2] if quoted else ""]
-        name = ".".join(filter(None, names))
-        if quoted:
-            return f"{name}: " + ("expected a value, got none" if quoted[1] == "missing required" else UNKNOWN)
-        return f"{name}: " + (
-            f"expected one of {', '.join(CHOICES[name])}" if name in CHOICES else words.replace("E", "e", 1)
-        )
-    if len({price.currency for price in made.prices if price}) > 1:
-        return "provenance.later_prices: expected prices in the currency of the first"
-    if len(made.price_endpoints) != len(made.prices):
-        return "provenance.price_endpoints: expected an endpoint for each price"
-    number, parts = part_of(made.selection)
+def _check_fields(data: JSON) -> None:
+    """Raise `FieldError` for a field that is not as declared."""
+    manifest = typed(data, Manifest)
+    provenance = manifest.provenance
+    sections: list[tuple[str, Any, Any]] = [
+        ("identity.sampling", manifest.identity["sampling"], _Sampling),
+        ("times.schedule", manifest.times.get("schedule"), _Schedule | None),
+        ("provenance.price", provenance.get("price"), Price | None),
+        ("provenance.later_prices", provenance.get("later_prices", []), list[Price | None]),
+        ("cost", manifest.cost, Cost | None),
+        ("replies", manifest.replies, ReplyFacts),
+    ]
+    for field, value, kind in sections:
+        typed(value, kind, field)
+    if len({price.currency for price in manifest.prices if price}) > 1:
+        raise FieldError("provenance.later_prices", "prices in the currency of the first")
+    if len(manifest.price_endpoints) != len(manifest.prices):
+        raise FieldError("provenance.price_endpoints", "an endpoint for each price")
+    number, parts = part_of(manifest.selection)
     if number > parts:
-        return f"selection.part: expected a part among {parts}, got {number}"
-    if not all(map(is_file_name, made.identity["files"])):
-        return "identity.files: expected an object of file names without separators, each with a hash"
-    return None
+        raise FieldError("selection.part", f"a part among {parts}", str(number))
+    if not all(map(is_file_name, manifest.identity["files"])):
+        raise FieldError("identity.files", "an object of file names without separators, each with a hash")
 
 
 def is_file_name(name: str) -> bool:

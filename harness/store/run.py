@@ -74,7 +74,7 @@ class RunStore:
             make_folder(folder, disk)
         self._lock = RunLock(files.lock, clock, disk=disk)
         self._logs: list[log.AppendLog] = []
-        self._saved: dict[int, list[tuple[int, int]]] = {}
+        self._saved: dict[int, list[int]] = {}
         self._records = 0
         self._appended_lines = self._appended_users = self._synced_lines = self._synced_users = 0
         self._synced_at = clock()
@@ -109,13 +109,10 @@ class RunStore:
     def set_aside_everything(self) -> None:
         """Set an earlier run aside, its manifest last: results without one are another program's."""
         files = self.files
-        logs = files.results, files.responses, files.failures, files.batches, files.events
-        set_aside_any((*logs, *files.reports, files.manifest), self._stamp, self._disk)
+        names = *files.logs, files.batches, *files.reports, files.manifest
+        set_aside_any(names, self._stamp, self._disk)
 
-    def begin(self, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
-        """Save that users are played from now on: without a report, with the files that are `kept`."""
-        self.set_aside_report()
-        self.keep_files(kept)
+    def save(self, manifest: Manifest) -> None:
         manifest.save(self.files.manifest, self._disk)
 
     @property
@@ -127,9 +124,8 @@ class RunStore:
         """Remove the files of a new run of which nothing was received. Its lock and what it keeps go with the folder,
         if that was made for it."""
         files = self.files
-        logs = files.results, files.responses, files.failures, files.batches, files.events
         try:
-            for path in filter(os.path.lexists, (files.manifest, *logs)):
+            for path in filter(os.path.lexists, (files.manifest, *files.logs, files.batches)):
                 self._disk.unlink(path)
         except OSError as error:
             raise MachineError(f"cannot remove files of {files.folder}: {error.strerror}") from error
@@ -166,10 +162,9 @@ class RunStore:
         """Repair and open the logs; return a mask of the tasks that are done in their current version."""
         files = self.files
         self._close_logs()
-        paths = files.results, files.responses, files.failures, files.events
         drop_second_names(files.results, self._disk)
-        self.torn = sum([log.repair(path, self._disk) for path in paths])
-        for path in paths:
+        self.torn = sum([log.repair(path, self._disk) for path in files.logs])
+        for path in files.logs:
             self._logs.append(log.AppendLog(path, self._disk))
         self._results, self._responses, self._failures, self._events = self._logs
         self._sync_logs()  # what a dead process left may be in the kernel alone, and is now built on
@@ -189,23 +184,18 @@ class RunStore:
 
     def responses_of(self, position: int) -> dict[tuple[str, int], Completion]:
         """Return the saved responses of a task by request digest, and how often that request was sent before."""
-        found, places = {}, self._saved.get(position)
-        if not places:
-            return {}
-        try:
-            with open_regular(self.files.responses) as file:
-                for offset, size in places:
-                    file.seek(offset)
-                    data = log.parsed(log.checked(file.read(size).rstrip(), self.files.responses))
-                    if completion := completion_of(data):
-                        found[data["request"], data["nth"]] = completion
-        except OSError as error:
-            raise MachineError(f"cannot read {self.files.responses}: {error.strerror}") from error
-        return found
+        saved: dict[tuple[str, int], Completion] = {}
+        if position not in self._saved:
+            return saved
+        for line in self._lines(self.files.responses, self._saved[position]):
+            data = log.parsed(line)
+            if completion := completion_of(data):
+                saved[data["request"], data["nth"]] = completion
+        return saved
 
     def saved_counts(self) -> dict[int, int]:
         """Return how many responses are saved of each task that is not done."""
-        return {position: len(places) for position, places in self._saved.items()}
+        return {position: len(offsets) for position, offsets in self._saved.items()}
 
     def load_responses(self, index: TaskIndex) -> None:
         """Find the responses of done users too, to play them again."""
@@ -218,14 +208,14 @@ class RunStore:
         failed[[position for position in positions if position is not None]] = True
         return failed
 
-    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, int, str], tuple[int, int]]:
-        """Return how often each request failed, by user, repeat and the request's digest: the tries that may count,
+    def failed_tries(self, index: TaskIndex) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return how often each request failed, by the play's name and the request's digest: the tries that may count,
         which are those since the last outage, and those that may be billed. Only of users that are not done, since they
         were last given up."""
         given_up: dict[int | None, float] = {}
         for _, data in log.objects(self.files.failures):
             given_up[index.of(data)] = _time(data) + EVENT_SECONDS
-        found: dict[tuple[str, int, str], tuple[int, int]] = {}
+        found: dict[tuple[str, str], tuple[int, int]] = {}
         for _, data in log.objects(self.files.events):
             self.beat()
             request = data.get("request")
@@ -235,7 +225,7 @@ class RunStore:
                 continue
             position = index.of(data)
             if position is not None and not self.done[position] and _time(data) > given_up.get(position, 0.0):
-                key = str(data["user_id"]), index.repeat(position), request
+                key = name_of(str(data["user_id"]), index.repeat(position)), request
                 tries, billable = found.get(key, (0, 0))
                 found[key] = tries + 1, billable + ("sent" in data)
         return found
@@ -243,16 +233,15 @@ class RunStore:
     def save_response(self, position: int, key: str, request: str, nth: int, reply: Reply, repeat: int = 1) -> None:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
         again (`responses_of`) until the user has its record."""
-        data = response_line(key, request, nth, reply, repeat, self.rate)
-        line = log.seal(data)
-        self._take_response(data, position, self._responses.append_sealed([line]), len(line))
+        line = response_line(key, request, nth, reply, repeat, self.rate)
+        self._take_response(line, position, self._responses.append(line))
         self._unsynced_line()
 
     def append_lines(self, name: str, lines: bytes, index: TaskIndex) -> tuple[int, list[JSON]]:
         """Append whole lines, which another process has sealed, to the log of this name (as in `RunFiles`); return
         where, and what they say. Replies and records are counted at once, the rest once the logs are opened again."""
         opened = {"results": self._results, "responses": self._responses, "failures": self._failures}
-        offset = opened.get(name, self._events).append_sealed([lines])
+        offset = opened.get(name, self._events).append_sealed(lines)
         place, objects = offset, list[JSON]()
         for line in lines.splitlines(keepends=True):
             data = log.unseal(line)
@@ -355,7 +344,9 @@ class RunStore:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield the position and line of each record of `records`."""
         positions = np.flatnonzero(self.done)
-        return zip(positions.tolist(), self._lines(self._results_at[positions]), strict=True)
+        return zip(
+            positions.tolist(), self._lines(self.files.results, self._results_at[positions].tolist()), strict=True
+        )
 
     def finish(self, add: Callable[[bytes], None]) -> str:
         """Rewrite the results in input order and return the file's SHA-256; `add` gets each line.
@@ -379,15 +370,15 @@ class RunStore:
         old.close()
         return whole.hexdigest()
 
-    def _lines(self, offsets: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yield the lines of records at these places. Raise `MachineError` for one that was changed meanwhile."""
+    def _lines(self, path: Path, offsets: Iterable[int]) -> Iterator[bytes]:
+        """Yield the lines of a log at these places. Raise `MachineError` for one that was changed meanwhile."""
         try:
-            with open_regular(self.files.results) as file:
+            with open_regular(path) as file:
                 for offset in offsets:
                     self.beat()
-                    yield log.checked(log.line_at(file, int(offset)), self.files.results)
+                    yield log.checked(log.line_at(file, offset), path)
         except OSError as error:
-            raise MachineError(f"cannot read {self.files.results}: {error.strerror}") from error
+            raise MachineError(f"cannot read {path}: {error.strerror}") from error
 
     def _find_done(self, index: TaskIndex) -> NDArray[np.int64]:
         """Return the offset of each task's record in the results file; -1 without a record of its current content."""
@@ -407,14 +398,14 @@ class RunStore:
             self.beat()
             position = index.of(data)
             is_done = position is not None and done[position]
-            self._take_response(data, None if is_done else position, line.offset, line.size)
+            self._take_response(data, None if is_done else position, line.offset)
         self.tally.add_events(self.files)
 
-    def _take_response(self, line: JSON, position: int | None, offset: int, size: int) -> None:
+    def _take_response(self, line: JSON, position: int | None, offset: int) -> None:
         """Count a line that the file has, and note where it is if it is of a task that is not done."""
         self.tally.add_reply(line)
         if position is not None:
-            self._saved.setdefault(position, []).append((offset, size))
+            self._saved.setdefault(position, []).append(offset)
 
 
 def lock_runs(
@@ -491,6 +482,11 @@ def numbered(repeat: int) -> JSON:
     """Return the member of a line that says which repeat it is of. The first has none: so a run that is repeated later
     has the lines that it had."""
     return {"repeat": repeat} if repeat != 1 else {}
+
+
+def name_of(key: str, repeat: int) -> str:
+    """Return what tells a play from those of the user's other repeats, which may be in flight too."""
+    return key if repeat == 1 else f"{key} (repeat {repeat})"
 
 
 def about(key: str, repeat: int) -> JSON:

@@ -23,7 +23,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from harness.benchmark import Benchmark, Task
 from harness.benchmarks.files import open_regular
+from harness.benchmarks.tasks import parse
 from harness.errors import BadInput, MachineError
 from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
@@ -47,6 +49,8 @@ def line_digest(line: bytes) -> str:
 ROW = np.dtype(
     [("offset", "<i8"), ("size", "<i4"), ("number", "<i8"), ("key", "<u8"), ("digest", "V16"), ("steps", "<i4")]
 )
+Indexed = tuple[NDArray[Any], str, int]
+"""The `ROW` of each task, the file's SHA-256, and how many users it has."""
 PACKED = struct.Struct("<qiqQ16si")
 """A task: where its line is in bytes, the line's number, hashes of key and line, and the expected steps."""
 
@@ -77,11 +81,6 @@ class TaskIndex:
 
     def close(self) -> None:
         os.close(self._fd)
-
-    def repeated(self, repeats: int) -> TaskIndex:
-        """Return an index of the same file with so many positions for each user. Both have to be closed."""
-        rows = np.repeat(self.rows, repeats)
-        return TaskIndex(self.path, rows, self.sha256, self._cache, self.users_in_file, repeats)
 
     def users(self, mask: NDArray[np.bool_] | None = None) -> int:
         """Return the number of users, or of those with any of their repeats in a mask over the positions."""
@@ -131,6 +130,10 @@ class TaskIndex:
     def where(self, position: int) -> Where:
         return Where(str(self.path), int(self.rows["number"][position]))
 
+    def task(self, benchmark: Benchmark, position: int, subset: str) -> Task:
+        """Return a task, read and parsed from the file. Raise as `read`, and `BadInput`."""
+        return parse(benchmark, self.read(position), self.where(position), subset)
+
     def select(
         self, ratio: float, seed: int, limit: int | None = None, part: tuple[int, int] = (1, 1)
     ) -> NDArray[np.bool_]:
@@ -151,8 +154,10 @@ def open_index(
     cache_folder: Path,
     key_field: str = "user_id",
     part: tuple[int, int] = WHOLE,
+    repeats: int = 1,
 ) -> TaskIndex:
-    """Return the index of a tasks file, from the cache if that is valid. Raise `BadInput` with file, line and field.
+    """Return the index of a tasks file with so many positions for each user, from the cache if that is valid. Raise
+    `BadInput` with file, line and field.
 
     `kind` names the benchmark, subset and version of its rules, `key_field` the field with a user's key. Of a
     `part` i/n only the i-th of n slices is validated, and duplicates are found in it alone.
@@ -169,11 +174,12 @@ def open_index(
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
-    if (cached := _load(cache, path, stamp)) is not None:
-        return cached
-    index = _build(path, measured, cache, key_field, part)
-    _save(cache, index, stamp)
-    return index
+    indexed = _load(cache, path, stamp)
+    if indexed is None:
+        indexed = _build(path, measured, key_field, part)
+        _save(cache, *indexed, stamp)
+    rows, sha256_hex, users = indexed
+    return TaskIndex(path, np.repeat(rows, repeats), sha256_hex, cache, users, repeats)
 
 
 def _in_slice(task: Any, part: tuple[int, int]) -> Any:
@@ -182,7 +188,7 @@ def _in_slice(task: Any, part: tuple[int, int]) -> Any:
     return task % parts == number - 1
 
 
-def _build(path: Path, measured: Measured, cache: Path, key_field: str, part: tuple[int, int]) -> TaskIndex:
+def _build(path: Path, measured: Measured, key_field: str, part: tuple[int, int]) -> Indexed:
     whole, packed, name, users = sha256(), bytearray(), str(path), 0
     try:
         with path.open("rb") as file:
@@ -206,7 +212,7 @@ def _build(path: Path, measured: Measured, cache: Path, key_field: str, part: tu
     if len(same):
         first, second = sorted(int(rows["number"][order[at]]) for at in (same[0], same[0] + 1))
         raise BadInput(f"{Where(str(path), second)}: field {key_field}: duplicate user, first in line {first}")
-    return TaskIndex(path, rows, whole.hexdigest(), cache, users)
+    return rows, whole.hexdigest(), users
 
 
 def _mixed(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
@@ -224,7 +230,7 @@ CACHE_MOST = 32
 """Bytes of a cache for each byte of the tasks file, above `BLOCK`: an entry takes about 50, a task several."""
 
 
-def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None:
+def _load(cache: Path, path: Path, stamp: dict[str, object]) -> Indexed | None:
     """Return a cached index, None if there is no valid one; a damaged one, or somebody else's, is made again."""
     try:
         with open_regular(cache) as file:
@@ -233,13 +239,13 @@ def _load(cache: Path, path: Path, stamp: dict[str, object]) -> TaskIndex | None
             held = np.load(file, allow_pickle=False)
             saved = orjson.loads(bytes(held["stamp"]))
             digest, users = saved.pop("sha256"), saved.pop("users")
-            return TaskIndex(path, held["rows"], digest, cache, users) if saved == stamp else None
+            return (held["rows"], digest, users) if saved == stamp else None
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile):
         return None
 
 
-def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
-    known = {"sha256": index.sha256, "users": index.users_in_file}
+def _save(cache: Path, rows: NDArray[Any], sha256_hex: str, users: int, stamp: dict[str, object]) -> None:
+    known = {"sha256": sha256_hex, "users": users}
     held = np.frombuffer(orjson.dumps(stamp | known), np.uint8)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
@@ -247,4 +253,4 @@ def _save(cache: Path, index: TaskIndex, stamp: dict[str, object]) -> None:
         raise MachineError(f"cannot make {cache.parent}: {error.strerror}") from error
     check_folder(cache.parent)
     with replacing(cache, shared=True) as file:
-        np.savez(file, stamp=held, rows=index.rows)
+        np.savez(file, stamp=held, rows=rows)

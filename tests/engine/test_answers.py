@@ -11,13 +11,14 @@ import pytest
 from harness.chat import Chat
 from harness.cli import main
 from harness.client.request_body import Sampling
-from harness.engine.answers import FIRST, MOST_UNUSABLE, USABLE, Answers, Judgement, judgement
+from harness.engine.answers import FIRST, MOST_UNUSABLE, Answers
 from harness.engine.replay import Asked, Conversation
 from harness.errors import AnswersUnusable, InvalidReply
 from harness.model import JSON, Completion
 from tests.support.scripted import Script, completion, serving
 
-BAD = Judgement("length", "length", "''")
+Judged = tuple[Completion, InvalidReply | None]
+USABLE: Judged = Completion("{}"), None
 USERS = 60
 PLUGIN = """
 from harness import Benchmark, Metric, Task
@@ -42,13 +43,21 @@ class Steps(Benchmark):
 # The rule
 
 
-def judged(kinds: list[Judgement], allow_invalid: bool = False) -> bool:
+def unusable(kind: str, finish_reason: str, text: str = "") -> Judged:
+    """A reply that gave no answer, by the kind of its mistake."""
+    return Completion(text, finish_reason), InvalidReply(kind)
+
+
+BAD = unusable("length", "length")
+
+
+def judged(replies: list[Judged], allow_invalid: bool = False) -> bool:
     """Whether answers made a lane stop, with the last of them."""
     answers = Answers(allow_invalid)
     try:
-        for one in kinds:
+        for completion, error in replies:
             assert answers.read < FIRST
-            answers.add("甲", one)
+            answers.add("甲", completion, error)
     except AnswersUnusable:
         return True
     return False
@@ -69,33 +78,35 @@ def test_fewer_answers_do_not_and_neither_does_a_run_that_allows_it() -> None:
 def test_later_answers_do_not() -> None:
     """The first ones have shown that the model can answer."""
     answers = Answers(False)
-    for one in [USABLE] * FIRST + [BAD] * 200:
-        answers.add("甲", one)
+    for reply, error in [USABLE] * FIRST + [BAD] * 200:
+        answers.add("甲", reply, error)
     assert answers.unusable == {"length": 200}
 
 
 @pytest.mark.parametrize(
-    ("one", "hint"),
+    ("kind", "finish_reason", "text", "hint"),
     [
-        (BAD, "--max-tokens"),
-        (Judgement("empty", "tool_calls", "''"), "tool calls"),
-        (Judgement("content_filter", "content_filter", "''"), "provider"),
-        (Judgement("no_day", "stop", "'{}'"), "responses_*.jsonl"),
+        ("length", "length", "", "--max-tokens"),
+        ("empty", "tool_calls", "", "tool calls"),
+        ("content_filter", "content_filter", "", "provider"),
+        ("no_day", "stop", "{}", "responses_*.jsonl"),
     ],
 )
-def test_reason_names_an_example_and_what_to_do(one: Judgement, hint: str) -> None:
+def test_reason_names_an_example_and_what_to_do(kind: str, finish_reason: str, text: str, hint: str) -> None:
     """By the most frequent kind."""
     answers = Answers(False)
+    completion, error = unusable(kind, finish_reason, text)
     with pytest.raises(AnswersUnusable) as caught:
         for _ in range(FIRST):
-            answers.add("甲", one)
-    assert all(words in str(caught.value) for words in (hint, one.kind or "", one.beginning, "--allow-invalid"))
+            answers.add("甲", completion, error)
+    assert all(words in str(caught.value) for words in (hint, kind, f"'{text}'", "--allow-invalid"))
 
 
 def test_kind_that_is_no_word_is_shown_as_it_is() -> None:
     """The author's mistake is reported elsewhere."""
-    error = InvalidReply(7)  # type: ignore[arg-type]
-    assert judgement(Completion("x"), error).kind == "7"
+    answers = Answers(False)
+    answers.add("甲", Completion("x"), InvalidReply(7))  # type: ignore[arg-type]
+    assert answers.unusable == {"7": 1}
 
 
 @pytest.mark.anyio

@@ -285,7 +285,7 @@ async def test_jobs_of_one_engine_are_played_in_one_schedule(tmp_path: Path) -> 
         clock = anyio.current_time
         caller = Caller(Endpoint(), Limiter(Slots(FixedControl(2), clock)), Limits(0, 900.0), probe=b"?", clock=clock)
         jobs = [first, second]
-        lane = Lane(LanePlan("run", 0, 2, False), Findings(jobs, clock), caller, clock=clock)
+        lane = Lane(LanePlan("run", 0, 2, False), Findings(jobs, clock), caller)
         await LocalEngine([lane], seed=0, clock=clock, observe=a.snapshots.extend).run()
         assert lane.ending is None
     assert (sorted(a.recorded), sorted(b.recorded)) == (["乙", "甲"], ["丙", "甲"])
@@ -312,7 +312,7 @@ async def test_event_loop_that_held_the_run_up_is_in_the_schedule(
 
     with run.open() as job:
         caller = Caller(Endpoint(), Limiter(Slots(FixedControl(1), clock)), Limits(0, 900.0), probe=b"?", clock=clock)
-        lane = Lane(LanePlan("run", 0, 1, False), Findings([job], clock), caller, clock=clock)
+        lane = Lane(LanePlan("run", 0, 1, False), Findings([job], clock), caller)
         engine = LocalEngine([lane], seed=0, clock=clock, observe=lambda snapshots: None, cpu=lambda: used[0])
         now[0] += seconds
         used[0] += cpu
@@ -801,7 +801,6 @@ class Together:
             LanePlan(name, 1, None, False),
             Findings([job], clock),
             caller,
-            clock=clock,
             where=lambda user: f"http://{user}/v1",
         )
         self.lanes[name] = made

@@ -350,7 +350,7 @@ def test_repeats_of_an_index_are_found_and_selected_together(
     path.write_text("".join(f"u{number} 1\n" for number in range(users)))
     with (
         closing(open_index(path, "test 1", Rules(), path.parent / ".index")) as once,
-        closing(once.repeated(repeats)) as index,
+        closing(open_index(path, "test 1", Rules(), path.parent / ".index", repeats=repeats)) as index,
     ):
         places = [index.find(f"u{user}", repeat + 1) for user in range(users) for repeat in range(repeats)]
         assert places == list(range(users * repeats)) == list(range(len(index)))

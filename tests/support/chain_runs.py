@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -103,7 +102,6 @@ class Run:
                 LanePlan("run", 1, limit, power),
                 Findings([job], clock),
                 self.caller,
-                clock=clock,
             )
             extend(lane, hooks)
             with Signals() as signals:
@@ -119,10 +117,8 @@ class Run:
         self.counts = {"users": of.scored_users, "expected": of.expected_users, "failed": of.failed_users}
 
     def open(self) -> Opened:
-        index = open_index(self._tasks, "chains", self._measured, self._tasks.parent / ".index")
-        if self._repeats > 1:
-            with closing(index):
-                index = index.repeated(self._repeats)
+        cache = self._tasks.parent / ".index"
+        index = open_index(self._tasks, "chains", self._measured, cache, repeats=self._repeats)
         return Opened(self.benchmark, index, self._make_store(self.files, lambda: 1.0, "s"), self.manifest)
 
     def _measured(self, line: bytes, where: Where) -> tuple[str, int]:

@@ -151,8 +151,7 @@ class WholeRun:
         store.open_logs(index)
         job = Run(benchmark, "weibo", index, store, made, np.ones(len(index), np.bool_))
         if len(job.remaining):
-            made.state = RUNNING
-            store.begin(made, benchmark.configuration.files)
+            job.begin()
             anyio.run(self._play, job, endpoint, self.hooks(disk))
         elif made.state == COMPLETE:
             return made
@@ -173,7 +172,7 @@ class WholeRun:
         limits, chance = Limits(2, 900.0), random.Random(0)
         caller = Caller(endpoint, Limiter(slots), limits, probe=b"?", clock=clock, sleep=no_wait, rng=chance)
         power = self._power
-        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller, clock=clock)
+        lane = Lane(LanePlan("run", 1, LIMIT, power), findings, caller)
         extend(lane, hooks)
         await LocalEngine([lane], seed=1, clock=clock, observe=lambda snapshots: None).run()
         if lane.ending is not None:

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from harness import defaults
-from harness.benchmarks import tasks
 from harness.client.quirks import text_of
 from harness.commands.dry_run.rehearsal import Rehearsal, rehearsed
 from harness.commands.run import plans as plans_of
@@ -115,7 +114,7 @@ def _spread(steps: NDArray[np.int32], most: int) -> NDArray[np.int64]:
 
 
 def _rehearsed(plan: Plan, subset: str, index: TaskIndex, position: int, loop: asyncio.Runner) -> Rehearsal:
-    task = tasks.parse(plan.benchmark, index.read(position), index.where(position), subset)
+    task = index.task(plan.benchmark, position, subset)
     return rehearsed(plan.benchmark, plan.sampling, task, index.repeat(position), loop)
 
 

@@ -198,7 +198,7 @@ def merge(
         run = Run(benchmark, files.subset, index, store, manifest, index.selected(manifest.selection) | done)
         report, more = finish(run, folder.name, any(part.manifest.state in (RUNNING, STOPPED) for part in parts))
         write_report(files, report, more, disk)
-        manifest.save(files.manifest, disk)
+        run.save()
     return manifest, report
 
 

@@ -20,7 +20,6 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.records import read_of
 from harness.benchmarks.reports import Report, loaded
-from harness.benchmarks.tasks import parse
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Block, Completion, Heading, Paragraph, Table
@@ -116,7 +115,7 @@ class Users:
         benchmark, index = self._opened
         if (position := index.current(data)) is None:
             return None
-        return parse(benchmark, index.read(position), index.where(position), self._run.files.subset)
+        return index.task(benchmark, position, self._run.files.subset)
 
 
 def of_user(run: SavedRun, chosen: ShowOptions, key: str) -> list[Block]:

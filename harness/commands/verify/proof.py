@@ -22,7 +22,6 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import open_regular
 from harness.benchmarks.records import ODD_SHAPE, in_form_of
-from harness.benchmarks.tasks import parse
 from harness.client.request_body import Sampling
 from harness.commands.verify.checksums import logs, unlike_manifest
 from harness.engine.play import play, recorded, rescored
@@ -159,7 +158,7 @@ class Check:
     def _record(self, position: int, data: JSON) -> str | None:
         """Return what is wrong with a record, None for nothing."""
         who = f"user {data['user_id']}"
-        task = parse(self._benchmark, self._index.read(position), self._index.where(position), self._files.subset)
+        task = self._index.task(self._benchmark, position, self._files.subset)
         try:
             again = as_saved(self._benchmark, data, rescored(self._benchmark, task, data))
             if data.get("format") != RECORD_FORMAT:

@@ -13,7 +13,7 @@ from harness.engine.hooks import Hooks
 from harness.engine.lane import Lane, Send, User
 from harness.engine.replay import Asked
 from harness.errors import TransportFault
-from harness.extensions.hedging import EXTENSION, HEDGED, TUNING, Hedge, multiple_of
+from harness.extensions.hedging import HEDGED, TUNING, Hedge, multiple_of
 from harness.model import JSON, Reply
 from harness.options.plan import Plan
 from harness.store.manifest import Manifest
@@ -40,8 +40,7 @@ class Hedging(Hooks):
         async def noted(user: User, asked: Asked, warn: Any) -> Reply:
             def warned(fault: TransportFault, number: int) -> None:
                 if fault.kind == HEDGED:
-                    manifest = user.run.manifest
-                    cast(JSON, manifest.tuning)[HEDGED] = EXTENSION.counts(manifest).get(HEDGED, 0) + 1
+                    user.run.count({HEDGED: 1})
                 warn(fault, number)
 
             return await send(user, asked, warned)

@@ -14,7 +14,8 @@ import anyio
 from harness.analysis.selection import folder
 from harness.benchmark import kept_files
 from harness.benchmarks.files import input_file
-from harness.engine.accounts import Opening, OpenLanes, open_lanes_of
+from harness.engine import accounts
+from harness.engine.accounts import Opening, OpenLanes
 from harness.engine.hooks import Hooks, Say
 from harness.engine.lane import Lane
 from harness.errors import BadInput, to_install
@@ -60,7 +61,7 @@ class Workers(Hooks):
             plans = [_worker_plan(opening.plan, self._reused) for opening in openings]
             start = cluster.Cluster(plans).start
             crew = Crew(await start(), start, workers)
-            lanes = await open_lanes_of(LaneOfParts, openings, held)
+            lanes = await accounts.open_lanes(LaneOfParts, openings, held)
             for place, lane in enumerate(lanes):
                 lane.cut(crew, place, openings[place].plan, workers)
             serving = await held.enter_async_context(anyio.create_task_group())

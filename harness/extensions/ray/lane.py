@@ -22,7 +22,6 @@ from harness.engine.run import Run
 from harness.errors import HarnessError
 from harness.extensions.ray.messages import LOGS, PartEnd, SentPart, TurnReport
 from harness.model import JSON, Record, Snapshot
-from harness.options.extension import counts as extension_counts
 from harness.options.plan import Plan
 from harness.store.log import objects
 from harness.store.manifest import part_of
@@ -193,11 +192,8 @@ class LaneOfParts(Lane):
     def end_part(self, run: Run, ended: PartEnd) -> None:
         """Note in the manifests what an engine has learned of the endpoint, and counted of its run."""
         for each in self.runs:
-            provenance = cast(JSON, each.manifest.provenance)
-            for name in ("quirks", "quirks_used"):
-                provenance[name] = sorted({*provenance.get(name, ()), *ended.quirks})
-        tuning = cast(JSON, run.manifest.tuning)
-        tuning |= extension_counts(run.manifest) + Counter(ended.counts)
+            each.learned(ended.quirks)
+        run.count(ended.counts)
         run.diverged += ended.diverged
         run.warnings += [warning for warning in ended.warnings if warning not in run.warnings]
 
