@@ -32,22 +32,24 @@ Options = RunOptions
 
 
 def execute(args: RunOptions) -> int:
+    if args.reeval:
+        return _score_again(args)
+    args = completed(args)
     if args.dry_run:
         from harness.commands.dry_run import preview
 
         return preview.execute(args)
-    if args.reeval:
-        return _score_again(args)
     hooks, screen = hooks_of(args), console(no_color=args.no_color)
     return launch(plans(args), screen, hooks, reported=partial(write_new_page, args), caller=args)
 
 
 def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
-    """Return the plans. Raise `BadInput` with everything that is missing: endpoints first, then tasks.
+    """Return the plans of completed options. Raise `BadInput` with everything that is missing: endpoints first, then
+    tasks.
 
     Keys are checked only for plans that are to be sent.
     """
-    args, cls = _completed(args), args.found()
+    cls = args.found()
     book = providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
     subsets = options.subsets(cls, args.platform)
@@ -81,7 +83,7 @@ def plans(args: RunOptions, *, sends: bool = True) -> list[Plan]:
 
 def names(args: RunOptions) -> set[str]:
     """Return the names of the runs that a command which has been executed was for."""
-    args, book = _completed(args), providers.read(args.providers, os.environ)
+    args, book = completed(args), providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
     chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
     return {_folder_name(args, options.run_name(name, model)) for name, model in chosen}
@@ -191,7 +193,7 @@ def _score_again(args: RunOptions) -> int:
     return max(codes)
 
 
-def _completed(args: RunOptions) -> RunOptions:
+def completed(args: RunOptions) -> RunOptions:
     """Return options with the endpoint of `--config`, and a model if no option names any. Raise `BadInput`."""
     args = replace(args, endpoint=endpoint_file.endpoint_of(args))
     return args if args.model or args.queue is not None else replace(args, model=[_model(args)])

@@ -430,7 +430,8 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
 
     def found(self) -> type[Benchmark]:
         """Return the class of the benchmark: that of the file as it was when the command began."""
-        return self.benchmark_class or registry.find(self.benchmark)
+        assert self.benchmark_class is not None  # the parser has found it
+        return self.benchmark_class
 
 
 @command_options

@@ -53,8 +53,8 @@ class Preview:
 
 
 def execute(args: RunOptions) -> int:
-    """Show what `run` would send with these options, where nothing names an endpoint, too."""
-    if not (args.api_key or args.api_key_file):
+    """Show what `run` would send with these completed options, where nothing names an endpoint, too."""
+    if not (args.api_key or args.api_key_file or args.endpoint):
         args = replace(args, api_key="none")  # nothing is sent
     screen, hooks = console_of(no_color=args.no_color), hooks_of(args)
     try:

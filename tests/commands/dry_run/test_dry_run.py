@@ -95,3 +95,13 @@ def test_baseline_stays_one_where_nothing_names_an_endpoint(tmp_path: Path, caps
     assert main([*words, "--model", "gpt-x", "--model", "baseline/recency"]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if ": baseline/recency, at " in line]
     assert line.endswith("at embedded")
+
+
+def test_endpoint_of_another_programs_file_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its key is not shown."""
+    path = tmp_path / "config.yml"
+    path.write_text("llm:\n  - base_url: http://127.0.0.1:9/v1\n    api_key: sk-0123\n    model: m-1\n")
+    words = ["run", "--demo", "--platform", "weibo", "--limit", "2", "--config", str(path)]
+    assert main([*words, "--dry-run", "--results-dir", str(tmp_path / "r")]) == 0
+    out = "".join(capsys.readouterr())
+    assert "m-1, at http://127.0.0.1:9/v1" in out and "sk-0123" not in out
