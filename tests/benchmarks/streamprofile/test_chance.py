@@ -148,7 +148,7 @@ def test_report_of_a_run_reads_no_task_again_and_is_that_of_its_tasks(
     folders = ["--tasks-dir", str(tmp_path), "--results-dir", str(tmp_path / "results")]
     assert main(["synth", "--out", str(tmp_path), "--users", "12", "--platform", "zhihu"]) == 0
     with monkeypatch.context() as played:
-        played.setattr(finish, "tasks", None)
+        played.setattr(finish.ReportScores, "_task_facts", None)
         assert main(["run", "--model", "baseline/random", "--platform", "zhihu", "--name", "run", *folders]) == 0
     assert main(["verify", "--name", "run", *folders]) == 0
 
