@@ -91,7 +91,7 @@ def ended(text: str, stop: str | Sequence[str], room: int | None) -> tuple[str, 
     return text, False
 
 
-def fitted(text: str, response_format: Any) -> str:
+def fitted(text: str, response_format: object) -> str:
     """Return the JSON that is nearest to a text and fits the schema of a response format; the text without one. Raise
     `ValueError` if the schema is malformed."""
     schema = response_format

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address, ip_network
+from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -218,7 +219,7 @@ def _goes_directly(target: SplitResult, no_proxy: str) -> bool:
     return False
 
 
-def _by_socks(socks: Any, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], Connector]:
+def _by_socks(socks: ModuleType, proxy: SplitResult, options: dict[str, Any]) -> Callable[[], Connector]:
     version, resolves = SOCKS[proxy.scheme]
     if proxy.username is not None:
         options = options | {"username": unquote(proxy.username), "password": unquote(proxy.password or "")}

@@ -36,15 +36,15 @@ LONGEST_MESSAGE = 300
 """Characters of an endpoint's own words in a message."""
 
 
-def error_text(error: Any) -> str:
+def error_text(error: object) -> str:
     """Return the endpoint's own words on one line, the error's code first; "" if no known member has any."""
     if type(error) is str:
         return one_line(error)
     if type(error) is not dict:
         return ""
-    if type(error.get("error")) is dict and error["error"]:
-        error = error["error"]
-    return one_line(", ".join(dict.fromkeys([*_of_error(error), *_of_relay(error)])))
+    inner = error.get("error")
+    said = inner if type(inner) is dict and inner else error
+    return one_line(", ".join(dict.fromkeys([*_of_error(said), *_of_relay(said)])))
 
 
 def _of_error(error: dict[str, Any]) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _of_relay(error: dict[str, Any]) -> Iterator[str]:
                 yield words
 
 
-def retry_delay(data: Any) -> str | None:
+def retry_delay(data: object) -> str | None:
     """Return the seconds to wait, as text, that an error of Google's names (`google.rpc.RetryInfo`); None without."""
     error = data.get("error") if type(data) is dict else None
     named = (each.get("retryDelay") for each in _details(error))
@@ -90,15 +90,15 @@ def _quotas(error: dict[str, Any]) -> list[str]:
     return [quota for quota in quotas if "PerDay" in quota] or quotas
 
 
-def _details(error: Any) -> list[dict[str, Any]]:
+def _details(error: object) -> list[dict[str, Any]]:
     return _objects(error.get("details")) if type(error) is dict else []
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
+def _objects(value: object) -> list[dict[str, Any]]:
     return [each for each in value if type(each) is dict] if type(value) is list else []
 
 
-def _validation_errors(errors: Any) -> list[str]:
+def _validation_errors(errors: object) -> list[str]:
     """Return the place and message of the first errors of a validator (FastAPI, pydantic), without the quoted input."""
     found = []
     for each in errors[:3] if type(errors) is list else ():
@@ -169,7 +169,7 @@ def rule_of(status: int | None, low: str) -> Rule:
     raise AssertionError("the last row fits every error")
 
 
-def is_error(error: Any) -> bool:
+def is_error(error: object) -> bool:
     """Return whether a member for errors has one: some endpoints always send it, empty, or with words
     of success."""
     if type(error) is not dict:

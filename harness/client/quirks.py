@@ -70,7 +70,7 @@ def _is_ours(form: object) -> bool:
     return isinstance(schema, dict) and schema.get("name") == SCHEMA_NAME and schema.get("strict") is True
 
 
-def _parts(schema: Any) -> Iterator[JSON]:
+def _parts(schema: object) -> Iterator[JSON]:
     """Yield every object in a schema."""
     if isinstance(schema, dict):
         yield schema

@@ -150,7 +150,7 @@ def index_of(choice: dict[str, Any]) -> Any:
     return 0 if not index or index == "0" else index
 
 
-def _choice(choices: Any) -> dict[str, Any] | None:
+def _choice(choices: object) -> dict[str, Any] | None:
     """Return the choice of index 0, since only one was requested; another one that is an answer if that
     one is none."""
     listed = choices if type(choices) is list else []
@@ -190,7 +190,7 @@ def _error(choice: dict[str, Any] | None, data: dict[str, Any]) -> Any:
     return error if error and is_error(error) else None
 
 
-def _without_answer(data: dict[str, Any], error: Any = None) -> Completion:
+def _without_answer(data: dict[str, Any], error: object = None) -> Completion:
     """Settle a reply that has an error object or no choice. Relays and MiniMax send errors with status 200.
 
     A code of three digits is its status; otherwise its words decide.
@@ -211,16 +211,18 @@ def _without_answer(data: dict[str, Any], error: Any = None) -> Completion:
     return _settle(status, words, words, {}, datetime.now(UTC), delay=phrases.retry_delay(data))
 
 
-def _status(error: Any) -> int | None:
+def _status(error: object) -> int | None:
     """Return the status that an error names, None without one."""
-    for name in ("code", "status_code", "status") if type(error) is dict else ():
+    if type(error) is not dict:
+        return None
+    for name in ("code", "status_code", "status"):
         code = str(error.get(name)) if type(error.get(name)) in (str, int) else ""
         if len(code) == 3 and code.isdecimal() and (int(code) >= 500 or int(code) in CLIENT_ERRORS):
             return int(code)
     return None
 
 
-def _finish_reason(reason: Any) -> str | None:
+def _finish_reason(reason: object) -> str | None:
     """Return OpenAI's word for a finish reason, or the endpoint's own where there is none."""
     if type(reason) is not str:
         return None
@@ -269,13 +271,13 @@ def _elsewhere(message: dict[str, Any]) -> str:
     return ""
 
 
-def arguments_of(call: Any) -> str:
+def arguments_of(call: object) -> str:
     """Return the arguments of a tool call, or a piece of them; "" if it has none."""
     function = call.get("function") if type(call) is dict else None
     return _as_text(function.get("arguments")) if type(function) is dict else ""
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     """Return a text, or the JSON of an object that came decoded; "" for anything else."""
     if type(value) is dict:
         return json.dumps(value, ensure_ascii=False)

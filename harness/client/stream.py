@@ -95,12 +95,12 @@ class Events:
 class _Choice:
     """The pieces of one choice, or its whole `message`."""
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: object) -> None:
         self.index = index
         self.pieces: dict[str, list[Any]] = {}
         self.calls: dict[Any, list[str]] = {}
         self.message: dict[str, Any] | None = None
-        self.finish_reason: Any = None
+        self.finish_reason: object = None
 
     def add(self, delta: dict[str, Any]) -> bool:
         """Add a delta; return whether it has any text or thought."""
@@ -120,7 +120,7 @@ class _Choice:
                     pieces.append(piece)
         return speaks
 
-    def _add_calls(self, calls: Any) -> None:
+    def _add_calls(self, calls: object) -> None:
         """Add pieces of the arguments of tool calls, each by the index of its call."""
         for place, call in enumerate(calls if type(calls) is list else ()):
             if piece := arguments_of(call):
@@ -151,7 +151,7 @@ class StreamedReply:
         self._events = Events()
         self._choices: dict[int | str, _Choice] = {}
         self._rest: dict[str, Any] = {}
-        self._error: Any = None
+        self._error: object = None
         self._named: dict[str, Any] = {"model": None}
         self._usage: dict[str, Any] | None = None
         self._has_halves = False
@@ -250,7 +250,7 @@ class StreamedReply:
             if type(chunk) is dict:
                 self._merge(chunk)
 
-    def _fail(self, error: Any) -> None:
+    def _fail(self, error: object) -> None:
         self.done = True
         if not self.finished:
             self._error = ((error.get("error") or error) if type(error) is dict else error) or NO_WORDS
