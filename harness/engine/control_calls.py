@@ -12,8 +12,8 @@ import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import orjson
@@ -82,18 +82,18 @@ def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[Call]:
 class Call:
     """A connection to the process that plays a run."""
 
-    def __init__(self, name: str, connection: socket.socket, answers: Any) -> None:
+    def __init__(self, name: str, connection: socket.socket, answers: BufferedReader) -> None:
         self._name = name
         self._connection = connection
         self._answers = answers
 
-    def ask(self, what: str, **more: Any) -> JSON:
+    def ask(self, what: str, **more: object) -> JSON:
         """Return the answer to a request. Raise `BadInput` with the reason for one that is refused, `MachineError`
         where the process has ended."""
         try:
             self._connection.sendall(orjson.dumps({"do": what, **more}) + b"\n")
             line = self._answers.readline(ANSWER_MOST)
-            answer: Any = orjson.loads(line)
+            answer: object = orjson.loads(line)
         except (OSError, ValueError):
             raise MachineError(f"{self._name}: the process that played it does not answer any more") from None
         if not isinstance(answer, dict):

@@ -93,7 +93,7 @@ class _Control:
             asked: Any = orjson.loads(line)
             match asked["do"]:
                 case "snapshots":
-                    made: Any = msgspec.to_builtins(self.snapshots)
+                    made: object = msgspec.to_builtins(self.snapshots)
                     return {"process": os.getpid(), "snapshots": made}
                 case "set":
                     return self._set(lane, {name: asked[name] for name in LIMITS if asked.get(name) is not None})

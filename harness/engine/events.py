@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -30,8 +29,8 @@ class Changed(Event, frozen=True):
 
     label: str
     name: str
-    before: Any
-    now: Any
+    before: object
+    now: object
 
 
 class Opened(Event, frozen=True):

@@ -19,7 +19,7 @@ from harness.model import JSON, Ask
 class Played(Struct, frozen=True):
     """`answer` is None where a reply could not be used; `outcome` says how the play ended."""
 
-    answer: Any
+    answer: object
     outcome: str
     chat: Chat
 
@@ -90,7 +90,7 @@ def check_measure(benchmark: Benchmark, task: Task) -> None:
         _measured(benchmark, task, None, " without an answer")
 
 
-def _saved(benchmark: Benchmark, what: str, value: Any) -> Any:
+def _saved(benchmark: Benchmark, what: str, value: object) -> Any:
     try:
         return orjson.loads(orjson.dumps(value))
     except TypeError as error:
@@ -100,7 +100,7 @@ def _saved(benchmark: Benchmark, what: str, value: Any) -> Any:
         raise BenchmarkError(f"benchmark {benchmark.name}, {what} cannot be kept as JSON ({error})") from None
 
 
-def _measured(benchmark: Benchmark, task: Task, answer: Any, how: str = "") -> Mapping[str, float | None]:
+def _measured(benchmark: Benchmark, task: Task, answer: object, how: str = "") -> Mapping[str, float | None]:
     """Return one user's values. Raise `BenchmarkError` unless there is one of each metric, None or within bounds."""
     with guarded(benchmark, f"user {task.key}, measure{how}"):
         values: object = benchmark.measure(task, answer)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -48,7 +48,7 @@ class RunningScores:
         self._has_saved = True
         self._finished: deque[Record] = deque()
         self._nobody = scorer.score(())
-        self._tally: Any = None
+        self._tally: object = None
         self._whole: Array = np.zeros(1)
         self._open: dict[str, _Row] = {}
         self._one_at_a_time = anyio.Lock()

@@ -338,7 +338,7 @@ def manifests(folder: Path) -> dict[str, Manifest]:
 def load(path: Path) -> Manifest | None:
     """Return a manifest, None if there is none. Raise `BadInput` with file and field for one that cannot be used."""
     try:
-        data: Any = orjson.loads(content(path, DOCUMENT_MOST))
+        data: object = orjson.loads(content(path, DOCUMENT_MOST))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -418,7 +418,7 @@ def changes(found: Mapping[str, tuple[Any, Any]]) -> list[str]:
     return [f"{name} was {value_text(old)}, is now {value_text(new)}" for name, (old, new) in found.items()]
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """Return a value of a manifest for a sentence."""
     text = orjson.dumps(value).decode()
     return text if len(text) <= 60 else text[:56] + "..." + text[-1]

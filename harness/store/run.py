@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -279,7 +278,7 @@ class RunStore:
             }
         )
 
-    def event(self, what: str, **details: Any) -> None:
+    def event(self, what: str, **details: object) -> None:
         line = {"time": round(self._clock(), 3), "what": what, **details, "format": EVENT_FORMAT}
         self._events.append(line)
         self.tally.add_event(line)

@@ -90,7 +90,7 @@ class TaskIndex:
         """Return which of its user's repeats a position is, from 1."""
         return position % self.repeats + 1
 
-    def find(self, key: str, repeat: Any = 1) -> int | None:
+    def find(self, key: str, repeat: object = 1) -> int | None:
         """Return the position of a user's repeat, None if there is no such user or repeat."""
         if type(repeat) is not int or not 1 <= repeat <= self.repeats:
             return None
@@ -182,7 +182,7 @@ def open_index(
     return TaskIndex(path, np.repeat(rows, repeats), sha256_hex, cache, users, repeats)
 
 
-def _in_slice(task: Any, part: tuple[int, int]) -> Any:
+def _in_slice(task: int | NDArray[np.int64], part: tuple[int, int]) -> Any:
     """Return whether a task, by its number in the file from 0, is in the slice of a part: every n-th is."""
     number, parts = part
     return task % parts == number - 1
