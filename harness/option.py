@@ -195,7 +195,7 @@ def options_of(cls: type[Any]) -> tuple[Option, ...]:
 
 
 @cache
-def _options_of(cls: Any) -> tuple[Option, ...]:
+def _options_of(cls: type[Any]) -> tuple[Option, ...]:
     hints = get_type_hints(cls)
     declared = [one for one in fields(cls) if "option" in one.metadata]
     return tuple([_option(one, hints[one.name]) for one in declared])

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.analysis.replies import Replies
 from harness.analysis.saved_runs import SavedRun
@@ -147,5 +146,5 @@ def cost(exchanges: tuple[Exchange, ...]) -> JSON:
 
 def seconds(exchange: Exchange) -> float:
     """Return the seconds of the try that succeeded; 0 where the line has none."""
-    found: Any = exchange.line.get("seconds")
+    found: object = exchange.line.get("seconds")
     return float(found) if isinstance(found, (int, float)) else 0.0

@@ -32,7 +32,7 @@ class SharedConsole(Console):
         self.turn = RLock()
         super().__init__(**kwargs)
 
-    def print(self, *objects: Any, **kwargs: Any) -> None:
+    def print(self, *objects: object, **kwargs: Any) -> None:
         with self.turn:
             super().print(*objects, **kwargs)
 

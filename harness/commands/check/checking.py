@@ -200,7 +200,7 @@ def readable(subject: Subject) -> Iterator[str]:
 def settings_again(subject: Subject) -> Iterator[str]:
     """Settings that are read back from a run's identity are those that it was made of."""
     benchmark, now = subject.benchmark, subject.benchmark.settings
-    cls: Any = type(benchmark)
+    cls = type(benchmark)
     for name, kind in own_settings.kinds(cls.Settings).items():
         for value in _other_values(getattr(now, name), kind):
             try:
@@ -214,7 +214,7 @@ def settings_again(subject: Subject) -> Iterator[str]:
                 yield f"{name}: {value!r} is not read back from the identity of a run"
 
 
-def _other_values(now: Any, kind: Any) -> list[Any]:
+def _other_values(now: Any, kind: object) -> list[Any]:
     if isinstance(kind, tuple):
         return [text for text in kind if text != now]
     if kind is bool:
@@ -373,7 +373,7 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
                 yield f"{wrong[0]} is another in shards of {size} users, {how}"
 
 
-def _close(a: Any, b: Any) -> Any:
+def _close(a: object, b: object) -> Any:
     """Return whether numbers or arrays are equal but for rounding; None is NaN, and equals NaN."""
     a, b = (np.asarray(one, dtype=np.float64) for one in (a, b))
     return np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True)

@@ -18,7 +18,7 @@ VALUES_MOST = 8
 """Values of a field, from all lines, that replace that of one line."""
 
 
-def paths(value: Any, above: Path = ()) -> Iterator[Path]:
+def paths(value: object, above: Path = ()) -> Iterator[Path]:
     """Yield the path of every field of a line; of the entries of a list, the first and the last."""
     entries = list(enumerate(value)) if isinstance(value, list) else []
     for step, member in value.items() if isinstance(value, dict) else [*entries[:1], *entries[1:][-1:]]:
@@ -47,7 +47,7 @@ def without(line: JSON, path: Path) -> JSON:
     return made
 
 
-def replaced(line: JSON, path: Path, value: Any) -> JSON:
+def replaced(line: JSON, path: Path, value: object) -> JSON:
     made = copy.deepcopy(line)
     at(made, path[:-1])[path[-1]] = value
     return made

@@ -25,7 +25,7 @@ def kept(run: SavedRun) -> dict[str, Path | None]:
     """Return where the bytes of each prompt or agent file are: under its name, or in a backup; None if nowhere."""
     folder, digests = run.files.folder, run.manifest.identity["files"]
 
-    def has(path: Path, digest: Any) -> bool:
+    def has(path: Path, digest: object) -> bool:
         with reading(path):
             return path.is_file() and hashlib.sha256(content(path, DOCUMENT_MOST)).hexdigest() == digest
 

@@ -19,7 +19,7 @@ import orjson
 
 from harness.analysis.replies import TORN, Beat, Replies, opened
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmark import Benchmark
+from harness.benchmark import Benchmark, Task
 from harness.benchmarks.files import open_regular
 from harness.benchmarks.records import ODD_SHAPE, in_form_of
 from harness.client.request_body import Sampling
@@ -48,7 +48,7 @@ class Replayer:
     sampling: Sampling
     loop: asyncio.Runner
 
-    def wrong(self, task: Any, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int) -> str | None:
+    def wrong(self, task: Task, data: JSON, saved: Mapping[tuple[str, int], Completion], repeat: int) -> str | None:
         """Return how a record differs from what the responses give, None if it does not."""
         conversation = replaying(self.sampling.of_repeat(repeat), saved)
         try:
@@ -173,7 +173,7 @@ class Check:
             return f"the record of {who} cannot be scored again ({error})"
         return None
 
-    def _unlike_responses(self, task: Any, position: int, data: JSON) -> str | None:
+    def _unlike_responses(self, task: Task, position: int, data: JSON) -> str | None:
         try:
             saved = self._replies.of(position)
         except MISSHAPEN:

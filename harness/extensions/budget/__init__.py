@@ -67,7 +67,7 @@ def _budget(text: str) -> str:
         raise ValueError(f"{error}, got {in_brief(text)}") from None
 
 
-def _is_budget(value: Any) -> bool:
+def _is_budget(value: object) -> bool:
     try:
         return type(value) is str and bool(Cap.parse(value))
     except ValueError:

@@ -99,7 +99,7 @@ class Budgets(Hooks):
         return metered(lane.caller, meter, attempt, partial(lane.findings.note, "budget")) if meter else attempt
 
 
-def cap_of(plan: Plan, words: Any) -> Cap | None:
+def cap_of(plan: Plan, words: object) -> Cap | None:
     """Return a plan's share of a budget, None if it costs nothing. Raise `BadInput` if its price does not fit."""
     try:
         whole = Cap.parse(str(words))

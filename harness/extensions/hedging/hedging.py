@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
-from harness.client.caller import Attempt, Caller, Notice, Trying
+from harness.client.caller import Attempt, Caller, Notice, Trying, Warn
 from harness.client.health import FailedTries
 from harness.client.transport import Received
 from harness.engine.hooks import Hooks
@@ -37,7 +37,7 @@ class Hedging(Hooks):
         return hedged(lane.caller, multiple_of(lane.runs[0].manifest), attempt)
 
     def wrap_send(self, send: Send) -> Send:
-        async def noted(user: User, asked: Asked, warn: Any) -> Reply:
+        async def noted(user: User, asked: Asked, warn: Warn) -> Reply:
             def warned(fault: TransportFault, number: int) -> None:
                 if fault.kind == HEDGED:
                     user.run.count({HEDGED: 1})

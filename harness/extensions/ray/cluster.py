@@ -110,7 +110,12 @@ class Cluster:
 
     async def start(self) -> RayWorker:
         """Return a new worker that is ready. Raise `HarnessError`."""
-        options: Any = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
+        options: dict[str, object] = {
+            "num_cpus": 1,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "scheduling_strategy": "SPREAD",
+        }
         # By itself Ray starts workers with a niceness of 15: on a busy machine they would get next to nothing.
         variables = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random"), "RAY_worker_niceness": "0"}
         handle = ray.remote(Actor).options(**options, runtime_env={"env_vars": variables}).remote()

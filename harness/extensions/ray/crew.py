@@ -15,11 +15,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
+from harness.client.caller import Loan
 from harness.defaults import GRACE_SECONDS, Tuning
 from harness.errors import EndpointStopped, HarnessError, MachineError
 from harness.extensions.ray.lane import LaneOfParts, UserPart
@@ -56,12 +57,22 @@ class WorkerGone(Exception):
         self.certain = certain
 
 
+class Worker(Protocol):
+    """A process that plays parts, with its `name` for messages."""
+
+    name: str
+
+    async def turn(self, part: SentPart | None, order: TurnOrder) -> TurnReport: ...
+
+    def kill(self) -> None: ...
+
+
 @dataclass(eq=False)
 class _Seat:
     """A worker and what it has. `allowed` is how many requests it may have in flight, and `limit` the number that it
     found. `loan` is its part of a budget. It gets no part until `rests_until`, in seconds of the event loop."""
 
-    worker: Any
+    worker: Worker
     part: UserPart | None = None
     allowed: int = 0
     limit: int = 0
@@ -69,7 +80,7 @@ class _Seat:
     turned_at: float = 0.0
     silent: bool = False
     rests_until: float = float("-inf")
-    loan: Any = None
+    loan: Loan | None = None
 
     @property
     def in_use(self) -> int:
@@ -80,7 +91,7 @@ class Crew:
     """Workers for the lanes of a session; `count` are wanted, of which the `first` is there. `start` returns one, or
     raises `HarnessError`."""
 
-    def __init__(self, first: Any, start: Callable[[], Awaitable[Any]], count: int) -> None:
+    def __init__(self, first: Worker, start: Callable[[], Awaitable[Worker]], count: int) -> None:
         self._first = first
         self._start = start
         self._count = count
@@ -124,7 +135,7 @@ class Crew:
             self._starting -= 1
         await self._employ(worker)
 
-    async def _employ(self, worker: Any) -> None:
+    async def _employ(self, worker: Worker) -> None:
         seat = _Seat(worker)
         self._seats.append(seat)
         try:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -159,7 +159,7 @@ class PartEngine(Hooks):
         if sessions[0].unfinished:
             play(sessions, hooks, print, lambda: nullcontext(_unseen), False, self._begin)
 
-    def _begin(self, playing: Any) -> None:
+    def _begin(self, playing: Callable[[Signals], Coroutine[Any, Any, None]]) -> None:
         self._task = self._player.loop.create_task(playing(Signals()))
 
     def _write_files(self) -> None:
