@@ -24,6 +24,7 @@ from harness.model import JSON, Baseline, Block, Completion, Published, Where
 
 if TYPE_CHECKING:
     import numpy as np
+    from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
     from harness.benchmarks.reports import Scored
@@ -300,7 +301,7 @@ class Configuration:
     remark: str = ""
 
     @classmethod
-    def of(cls, settings: Any, asking: Asking) -> Configuration:
+    def of(cls, settings: DataclassInstance, asking: Asking) -> Configuration:
         """Return the configuration of a benchmark whose `Settings` name all files."""
         named = own_settings.files(settings)
         return cls(

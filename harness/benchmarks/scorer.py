@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -40,6 +40,10 @@ BINS = 20
 """Of a metric's distribution over users, where both of its bounds are known."""
 
 
+class Summed(Protocol):
+    def __add__(self, other: Self, /) -> Self: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Totals:
     """Scores of some users. `sums` has an array of K totals for each block of users. `rows` has the rows of each block,
@@ -53,7 +57,7 @@ class Totals:
     rows: tuple[Array, ...] | None
     defined: Counts
     spread: Counts
-    tally: Any
+    tally: Summed | None
     outcomes: Counter[str]
     repairs: Counter[str]
     breaches: Counter[str]

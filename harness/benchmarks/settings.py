@@ -19,6 +19,8 @@ from harness.model import JSON
 from harness.option import ANY_TEXT, CHECKS, UNITS, Check, Option, flag_of, kind_of, one_of
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from harness.benchmark import Benchmark
 
 DEST = "setting "
@@ -117,7 +119,7 @@ def _sentence(error: Exception) -> str:
     return words if words and isinstance(error, ValueError) else described(error)
 
 
-def identity(settings: Any) -> JSON:
+def identity(settings: DataclassInstance) -> JSON:
     """Return each setting as it is in a run's identity: a file by its name, since its bytes are kept apart."""
     values = {field.name: getattr(settings, field.name) for field in fields(settings)}
     return {name: file_name(name, value) if isinstance(value, Path) else value for name, value in values.items()}
@@ -151,7 +153,7 @@ def checked(identity: JSON, name: str, kind: object) -> Any:
     return value
 
 
-def defaults(cls: Any) -> JSON:
+def defaults(cls: type) -> JSON:
     """Return each setting that is no file, and its default. Raise `BadSettings` if the class refuses its defaults."""
     try:
         made = cls()
@@ -164,7 +166,7 @@ def file_fields(cls: object) -> list[str]:
     return [name for name, kind in kinds(cls).items() if kind is Path]
 
 
-def files(settings: Any) -> dict[str, Path]:
+def files(settings: object) -> dict[str, Path]:
     """Return each field that names a file, and the file."""
     found = {name: getattr(settings, name) for name in file_fields(type(settings))}
     return {name: path for name, path in found.items() if path is not None}

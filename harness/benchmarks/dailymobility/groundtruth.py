@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -113,7 +112,7 @@ def check(field: Field, values: Array, where: str) -> None:
             raise BadInput(f"{where}: row {row + 1}: expected shares that sum to 1, got {values[row].sum():.6g}")
 
 
-def bad(field: Field, where: str, row: int, column: int | None, value: Any) -> BadInput:
+def bad(field: Field, where: str, row: int, column: int | None, value: object) -> BadInput:
     place = f"row {row + 1}" if column is None else f"row {row + 1}, {field.column} {column + 1}"
     found = value.item() if isinstance(value, np.generic) else value
     return BadInput(f"{where}: {place}: expected {field.expected}, got {in_brief(found)}")

@@ -63,7 +63,7 @@ def _decoded(path: Path) -> Any:
         raise BadInput(f"{path}: expected JSON or a pickle of asbench: {error}") from None
 
 
-def _four_lists(content: Any, path: Path) -> JSON:
+def _four_lists(content: object, path: Path) -> JSON:
     if isinstance(content, dict) and isinstance(content.get("results"), dict):
         content = content["results"]
     expected = f"{path}: expected an object with {', '.join(METRICS)}"
@@ -74,7 +74,7 @@ def _four_lists(content: Any, path: Path) -> JSON:
     return content
 
 
-def _column(field: Field, items: Any, where: str) -> Array:
+def _column(field: Field, items: object, where: str) -> Array:
     if not isinstance(items, (list, tuple)):
         raise BadInput(f"{where}: expected a list, got {in_brief(items)}")
     kind, rows = list[float] if field.columns is None else list[list[float]], [plain(item) for item in items]
@@ -133,7 +133,7 @@ def _refuse_wild(data: bytes) -> None:
             raise pickle.UnpicklingError("it numbers an object beyond those that it has")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return a numpy array's stand-in as lists of plain numbers, anything else as it is."""
     if not isinstance(value, _Array):
         return value
@@ -153,10 +153,10 @@ def _opaque() -> type:
     """Return a stand-in for what is not looked at: a path, an id."""
 
     class Opaque:
-        def __new__(cls, *arguments: Any) -> Opaque:
+        def __new__(cls, *arguments: object) -> Opaque:
             return super().__new__(cls)
 
-        def __setstate__(self, state: Any) -> None:
+        def __setstate__(self, state: object) -> None:
             pass
 
     return Opaque
@@ -165,7 +165,7 @@ def _opaque() -> type:
 class _Kind:
     """Stands for a numpy dtype: a number's, or that of arrays of objects."""
 
-    def __init__(self, code: str, *flags: Any) -> None:
+    def __init__(self, code: str, *flags: object) -> None:
         if code not in NUMERIC and code != "O8":
             raise pickle.UnpicklingError(f"it holds a numpy {code!r:.20}, where numbers were expected")
         self.code, self.order = code, "="
@@ -184,7 +184,7 @@ class _Kind:
 class _Array:
     """Stands for a numpy array."""
 
-    def __init__(self, *ignored: Any) -> None:
+    def __init__(self, *ignored: object) -> None:
         self.items: NDArray[Any] | list[Any] = []
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -193,7 +193,7 @@ class _Array:
         self.items = data if isinstance(data, list) else kind.numbers(data).reshape(shape, order=order)
 
 
-def _from_buffer(raw: Any, kind: _Kind, shape: tuple[int, ...], order: str, *axes: Any) -> _Array:
+def _from_buffer(raw: object, kind: _Kind, shape: tuple[int, ...], order: str, *axes: object) -> _Array:
     array = _Array()
     array.__setstate__((1, shape, kind, order == "F", raw))
     return array

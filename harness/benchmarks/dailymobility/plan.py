@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from math import hypot
 from pathlib import Path
-from typing import Any
 
 from harness.benchmark import VALID, Configuration
 from harness.benchmarks.dailymobility.agents.city import Aoi, City, Poi, levels
@@ -168,7 +167,7 @@ def _where(aoi: Aoi) -> str:
     return f"AOI {aoi.id}，坐标 ({round(aoi.x)}, {round(aoi.y)}) 米"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     """Return text or a number on one line, empty for anything else."""
     return " ".join(str(value).split())[:LONGEST] if type(value) in (str, int, float) else ""
 

@@ -125,7 +125,7 @@ class _Reader:
             raise InvalidReply("gap", f"{clock(covered)} 到 {clock(SLOTS)} 没有安排")
         return [slot for start, end, slot in ordered for _ in range(start, end)]
 
-    def _segment(self, item: Any, which: str) -> tuple[int, int, _Slot]:
+    def _segment(self, item: object, which: str) -> tuple[int, int, _Slot]:
         """Return the half hours from start up to end, counted from midnight, and the slot of each."""
         if type(item) is not dict:
             raise InvalidReply("no_day", f"{which}不是一个 JSON 对象")
@@ -137,7 +137,7 @@ class _Reader:
             raise InvalidReply("bad_time", f"{which}的 end 没有比 start 至少晚半小时")
         return start, end, self._slot(item, which)
 
-    def _time(self, value: Any, which: str) -> int:
+    def _time(self, value: object, which: str) -> int:
         """Return half hours since midnight, 0 to 48. Round a time between, a quarter of an hour upwards: a repair.
 
         An end and the start that follows it are rounded alike, so rounding opens no gap.
@@ -151,7 +151,7 @@ class _Reader:
             self.repairs.append("rounded_time")
         return (total + _HALF_HOUR // 2) // _HALF_HOUR
 
-    def _slot(self, item: Any, which: str) -> _Slot:
+    def _slot(self, item: object, which: str) -> _Slot:
         if type(item) is not dict:
             raise InvalidReply("no_day", f"{which}不是一个 JSON 对象")
         given = item.get("intention")
@@ -160,7 +160,7 @@ class _Reader:
             raise InvalidReply("unknown_intention", f"{which}的 intention 是 {_shown(given)}，不在七种意图之内")
         return number, self._place(item.get("place"), which)
 
-    def _place(self, value: Any, which: str) -> int:
+    def _place(self, value: object, which: str) -> int:
         aoi, places = value, self._places
         if type(value) is str:
             found = _ID.fullmatch(value.strip())
@@ -183,7 +183,7 @@ class _Reader:
         return found
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """Return a value for the model: short, and without half surrogate pairs, which no request can hold."""
     if value is None:
         return "空"

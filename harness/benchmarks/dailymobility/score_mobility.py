@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -58,7 +57,7 @@ def _is_synthetic(folder: Path) -> bool:
     """
     inside = folder.resolve().name == groundtruth.FOLDER and not (folder / groundtruth.FOLDER).is_dir()
     try:
-        residents: Any = orjson.loads(content((folder.resolve().parent if inside else folder) / RESIDENTS))
+        residents: object = orjson.loads(content((folder.resolve().parent if inside else folder) / RESIDENTS))
     except (OSError, ValueError):
         return False
     return isinstance(residents, list) and any(

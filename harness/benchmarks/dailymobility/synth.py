@@ -19,7 +19,6 @@ from io import BytesIO
 from math import fsum, hypot
 from random import Random
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -176,7 +175,7 @@ def _ground_truth(city: City, lives: Sequence[Sequence[Sequence[Slot]]]) -> dict
     }
 
 
-def _npy(values: Any, dtype: str) -> bytes:
+def _npy(values: object, dtype: str) -> bytes:
     file = BytesIO()
     np.lib.format.write_array(file, np.array(values, dtype), version=(1, 0), allow_pickle=False)
     return file.getvalue()

@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from harness.benchmarks.dailymobility.agents.spatial import map_format
 from harness.defaults import SAMPLE_FOLDER
+
+if TYPE_CHECKING:
+    from pycityproto.city.map.v2.map_pb2 import Aoi, Lane, Map
 
 T = TypeVar("T")
 XY = tuple[float, float]
@@ -90,7 +93,7 @@ def _within(column: int, row: int, right: float, up: float) -> XY:
     return round(_street(column) + right * BLOCK, 2), round(_street(row) + up * BLOCK, 2)
 
 
-def _add_grounds(made: Any, grounds: Sequence[_Ground], names: Iterator[str], rng: Random) -> None:
+def _add_grounds(made: Map, grounds: Sequence[_Ground], names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that have an outline, with their POIs."""
     shops = [row for row, ground in enumerate(grounds) if ground.use in ("B1", "B2")]
     extra = [shops[number % len(shops)] for number in range(EXTRA)]
@@ -111,7 +114,7 @@ def _kinds(choices: Sequence[Sequence[str]], count: int, rng: Random) -> list[Se
     return kinds
 
 
-def _add_points(made: Any, names: Iterator[str], rng: Random) -> None:
+def _add_points(made: Map, names: Iterator[str], rng: Random) -> None:
     """Add the AOIs that are points, each with one POI: in the blocks at the city's corners and in the middle one."""
     for number, (category, end, use) in enumerate(CITY["points"]):
         x, y = _within(*divmod(2 * number, BLOCKS), 0.5, 0.12 + 0.02 * rng.random())
@@ -131,7 +134,7 @@ def _outline(ground: _Ground, rng: Random) -> list[XY]:
     return [(round(x, 2), round(y, 2)) for x, y in outline]
 
 
-def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY]) -> Any:
+def _add_aoi(made: Map, name: str, ground: _Ground, outline: Sequence[XY]) -> Aoi:
     """Add an AOI and where one leaves it for the nearest driving and walking lane. A single corner has no area."""
     use = ground.use
     aoi = made.aois.add(id=FIRST_AOI + len(made.aois), name=name, type="AOI_TYPE_OTHER", urban_land_use=use)
@@ -152,7 +155,7 @@ def _add_aoi(made: Any, name: str, ground: _Ground, outline: Sequence[XY]) -> An
     return aoi
 
 
-def _foot(lane: Any, x: float, y: float) -> tuple[float, float, float, float, Any]:
+def _foot(lane: Lane, x: float, y: float) -> tuple[float, float, float, float, Lane]:
     """Return the point of a straight lane nearest to (x, y): squared distance, metres along the lane, x, y, lane."""
     start, end = lane.center_line.nodes
     right, up = (end.x - start.x) / lane.length, (end.y - start.y) / lane.length
@@ -161,7 +164,7 @@ def _foot(lane: Any, x: float, y: float) -> tuple[float, float, float, float, An
     return (at_x - x) ** 2 + (at_y - y) ** 2, along, at_x, at_y, lane
 
 
-def _add_poi(made: Any, aoi: Any, name: str, category: str, x: float, y: float) -> None:
+def _add_poi(made: Map, aoi: Aoi, name: str, category: str, x: float, y: float) -> None:
     poi = made.pois.add(id=FIRST_POI + len(made.pois), name=name, category=category, aoi_id=aoi.id)
     poi.position.x, poi.position.y = round(x, 2), round(y, 2)
     aoi.poi_ids.append(poi.id)

@@ -6,7 +6,6 @@ Only the text decides, so that the same completion always gives the same answer.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -65,7 +64,7 @@ def read(completion: Completion, pool: tuple[str, ...]) -> Reading:
     return Reading(persona, unique, reasoning, tuple(dict.fromkeys(repairs)))
 
 
-def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:
+def _tags(value: object, pool: tuple[str, ...], repairs: list[str]) -> list[str] | None:
     """Return the tags of a field, None if it has no usable ones; an empty list is an answer.
 
     One string is a tag of the pool, an array written out, or names with separators.
@@ -84,7 +83,7 @@ def _tags(value: Any, pool: tuple[str, ...], repairs: list[str]) -> list[str] | 
     return tags if tags or not value else None
 
 
-def _tag(item: Any, repairs: list[str]) -> str | None:
+def _tag(item: object, repairs: list[str]) -> str | None:
     """Return a string as it is, a number as text, an object's name; None for anything else."""
     if type(item) is str:
         return item
@@ -94,7 +93,7 @@ def _tag(item: Any, repairs: list[str]) -> str | None:
     return texts[0] if texts else None
 
 
-def _text(value: Any, repair: str, repairs: list[str]) -> str:
+def _text(value: object, repair: str, repairs: list[str]) -> str:
     """Return a string as it is, else its JSON; nothing if that cannot be written (too deep, half a surrogate pair)."""
     if value is None or type(value) is str:
         return value or ""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -64,7 +64,7 @@ def _topics(text: str) -> list[Topic]:
     return [Topic(name, scenes, tags) for (name, *scenes), tags in names_and_tags]
 
 
-def _vocabulary(own: str, shared: str, hot: str, **patterns: Any) -> Vocabulary:
+def _vocabulary(own: str, shared: str, hot: str, **patterns: Sequence[str]) -> Vocabulary:
     topics = [*_topics(own), *(_SHARED[name] for name in shared.split())]
     topic_of = {tag: number for number, topic in enumerate(topics) for tag in topic.tags}
     return Vocabulary(topics, topic_of, [tag for topic in topics for tag in topic.tags], hot.split(), **patterns)

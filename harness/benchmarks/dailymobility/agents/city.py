@@ -14,7 +14,7 @@ from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from sys import intern
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from harness.benchmarks.dailymobility.agents.spatial import Line, Lines, Points,
 from harness.benchmarks.files import input_file
 from harness.errors import BadInput
 from harness.model import JSON
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 SEPARATOR = "|"
 OPTIONAL = frozenset({"area", "capacity", "land_use", "urban_land_use", "z"})
@@ -182,11 +185,11 @@ def _aois(given: Sequence[Any], where: str) -> dict[int, Aoi]:
     return found
 
 
-def _optional(place: Any, name: str) -> int | None:
+def _optional(place: Message, name: str) -> int | None:
     return getattr(place, name) if place.HasField(name) else None
 
 
-def _joins(aoi: Any) -> dict[str, tuple[tuple[float, float], ...]]:
+def _joins(aoi: object) -> dict[str, tuple[tuple[float, float], ...]]:
     return {name: tuple(map(of, getattr(aoi, name))) for name, of in _JOINS.items()}
 
 

@@ -50,7 +50,7 @@ def get_logger() -> logging.Logger:
 class Fields:
     """Values by the names that a class annotates, with its defaults. Values are not checked, unknown names ignored."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         cls = type(self)
         for base in reversed(cls.__mro__):
             for name in inspect.get_annotations(base):
@@ -137,7 +137,7 @@ class AgentToolbox(Incomplete):
 class BlockDispatcher(Incomplete):
     """What chooses among blocks by a call of a tool, which is not available."""
 
-    def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, *rest: Any) -> None:
+    def __init__(self, toolbox: AgentToolbox, agent_memory: Memory, *rest: object) -> None:
         self._harness: Harness = toolbox._harness
 
 
@@ -147,8 +147,8 @@ class Tooled(Incomplete):
     _harness: Harness
     _toolbox: AgentToolbox
     _memory: Memory
-    ParamsType: Any
-    Context: Any
+    ParamsType: type[Fields]
+    Context: type[Fields]
 
     toolbox = property(attrgetter("_toolbox"))
     llm = property(attrgetter("_toolbox.llm"))

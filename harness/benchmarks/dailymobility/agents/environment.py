@@ -11,7 +11,7 @@ from copy import deepcopy
 from functools import cached_property
 from operator import index
 from time import gmtime, strftime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 
@@ -40,7 +40,7 @@ def _of_all(name: str) -> Any:
     """Return a method of `dict` that sees late fields too."""
     method = getattr(dict, name)
 
-    def seeing(self: Place, *given: Any) -> Any:
+    def seeing(self: Place, *given: object) -> Any:
         for place in (self, *given):
             if isinstance(place, Place):
                 place.complete()
@@ -80,7 +80,7 @@ class Place(dict[str, Any]):
             self._map.refuse(name)
         raise KeyError(name)
 
-    def get(self, name: str, default: Any = None) -> Any:
+    def get(self, name: str, default: object = None) -> Any:
         try:
             return self[name]
         except KeyError:
@@ -212,7 +212,7 @@ def _entries(aoi: Aoi, name: str) -> Sequence[tuple[float, float]]:
     return aoi.outline if name == "positions" else aoi.joins.get(name, ())
 
 
-def _nearest(center: tuple[float, float], shapes: Any) -> list[tuple[float, int]]:
+def _nearest(center: tuple[float, float], shapes: object) -> list[tuple[float, int]]:
     """Return pairs of distance in metres and row, nearest first."""
     shapely = geometry()
     away = shapely.distance(shapely.Point(center), shapes).tolist()
@@ -259,7 +259,7 @@ class Environment(Incomplete):
     async def set_aoi_schedules(
         self,
         person_id: int,
-        target_positions: Any,
+        target_positions: object,
         departure_times: Sequence[float] | None = None,
         modes: Sequence[int] | None = None,
     ) -> None:
@@ -286,12 +286,12 @@ class Environment(Incomplete):
             plan.append((aoi, "walking" if mode == WALK else "driving", float(departure)))
         harness.route.replace(plan)
 
-    def _target(self, given: Any) -> tuple[int, int | None]:
+    def _target(self, given: object) -> tuple[int, int | None]:
         """Return the AOI, and the mode where one is named.
 
         The second of a pair is a `TripMode`, a POI in the AOI (which is not simulated) or None: the number decides.
         """
-        pair = tuple(given) if isinstance(given, tuple | list) else (given, None)
+        pair: tuple[Any, ...] = tuple(given) if isinstance(given, tuple | list) else (given, None)
         if len(pair) != 2:
             raise ValueError(f"expected an AOI or a pair of AOI and mode, got {given!r}")
         place, second = _number(pair[0]), None if pair[1] is None else _number(pair[1])
@@ -302,7 +302,7 @@ class Environment(Incomplete):
         return place, second if second is not None and second <= LARGEST_MODE else None
 
 
-def _number(given: Any) -> int:
+def _number(given: SupportsIndex) -> int:
     try:
         return int.__int__(index(given))  # no class of the agent's that is a number too
     except TypeError:

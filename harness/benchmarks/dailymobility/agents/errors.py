@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from io import BytesIO, TextIOWrapper
 from logging import Handler, getLogger
 from threading import get_ident
-from typing import Any
+from typing import Any, TextIO
 
 LONGEST = 300
 NO_TEXT = "an error without a usable text"
@@ -59,7 +59,7 @@ class Written(TextIOWrapper):
     def __init__(self) -> None:
         self._bytes = _Bytes()
         super().__init__(self._bytes, "utf-8", "replace", write_through=True)
-        self._shown: Any = None
+        self._shown: TextIO | None = None
         self._thread = 0
         self._logging: Logging | None = None
 

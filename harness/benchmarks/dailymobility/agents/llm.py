@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -47,7 +47,7 @@ class LLM(Incomplete):
     async def atext_request(
         self,
         dialog: Sequence[Any],
-        response_format: Any = None,
+        response_format: object = None,
         temperature: float | None = 1,
         max_tokens: int | None = None,
         top_p: float | None = None,
@@ -55,8 +55,8 @@ class LLM(Incomplete):
         presence_penalty: float | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  (upstream's)
         retries: int | None = None,
-        tools: Any = None,
-        tool_choice: Any = None,
+        tools: object = None,
+        tool_choice: object = None,
     ) -> str:
         """Return the text of the completion. Raise `NoReply` for one that has none.
 
@@ -86,12 +86,12 @@ class LLM(Incomplete):
         return completion.text
 
 
-def _given(value: Any) -> bool:
+def _given(value: object) -> bool:
     """Return whether a parameter was set; the `openai` package has a value of its own for those that were not."""
     return value is not None and type(value).__name__ not in ("NotGiven", "Omit")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a value as plain JSON. Raise `TypeError` or `ValueError` for what JSON cannot hold.
 
     The standard library's writer is upstream's: it takes the numbers of numpy that are subclasses of Python's.
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
     return orjson.loads(json.dumps(value, allow_nan=False))
 
 
-def _message(given: Any) -> Message:
+def _message(given: Mapping[str, Any]) -> Message:
     """Return the text of a message: role and content, of a content in parts the parts' texts.
 
     Whatever else a message has goes into the body by `Request.full_messages`.

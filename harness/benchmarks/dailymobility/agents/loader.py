@@ -24,7 +24,7 @@ from io import StringIO
 from pathlib import Path
 from traceback import extract_tb, walk_stack, walk_tb
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.benchmarks.dailymobility.agents import classes, environment, llm, memory, prompt
 from harness.benchmarks.dailymobility.agents.classes import CitizenAgentBase, DailyMobilityAgent
@@ -35,6 +35,9 @@ from harness.benchmarks.files import DOCUMENT_MOST, input_file
 from harness.benchmarks.hash_seed import COPY_PREFIX
 from harness.benchmarks.template import check_digest
 from harness.errors import BadInput
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 WANTED = "one class derived from DailyMobilityAgent"
 
@@ -247,7 +250,7 @@ def _why(path: Path, error: BaseException, files: set[str]) -> tuple[str, str]:
     return where, f"the agent file cannot be loaded: {text}"
 
 
-def _print(written: Written, *values: object, file: Any = None, **how: Any) -> None:
+def _print(written: Written, *values: object, file: SupportsWrite[str] | None = None, **how: Any) -> None:
     """Print in an agent file, in whichever thread: what it writes is held, instead of shown on the terminal."""
     if file not in (None, sys.stdout, sys.stderr):
         print(*values, file=file, **how)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ class KVMemory(Incomplete):
         self._data = data
         self._embedded = embedded
 
-    async def get(self, key: Any, default_value: Any = None) -> Any:
+    async def get(self, key: Hashable, default_value: object = None) -> Any:
         """Raise `KeyError` for an unknown key without default; None is no default, as upstream."""
         if key in self._data:
             return deepcopy(self._data[key])
@@ -42,7 +42,7 @@ class KVMemory(Incomplete):
             raise KeyError(f"no attribute {key!r} in the memory")
         return default_value
 
-    async def update(self, key: Any, value: Any, mode: str = "replace") -> None:
+    async def update(self, key: Hashable, value: Any, mode: str = "replace") -> None:
         """`merge` adds to a set, dict, list or deque, and replaces anything else. A new key is written in any mode."""
         held = self._data.get(key)
         if key not in self._data or mode == "replace":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol
 
 UNKNOWN = "Don't know"
 """The text for an expression that has no value."""
@@ -27,7 +27,7 @@ class DotDict(dict[Any, Any]):
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         self[name] = value
 
     def __delattr__(self, name: str) -> None:
@@ -40,28 +40,32 @@ class DotDict(dict[Any, Any]):
             self[key] = held.merge(value) if isinstance(held, DotDict) and isinstance(value, DotDict) else value
         return self
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Mapping[Any, Any]) -> Any:
         return DotDict(self).merge(other)
 
     __ior__ = merge  # type: ignore[assignment]
 
 
-def _dotted(value: Any) -> Any:
+def _dotted(value: object) -> Any:
     return DotDict(value) if isinstance(value, dict) else value
 
 
-def context_to_dot_dict(context: Any) -> DotDict:
+class _Dumped(Protocol):
+    def model_dump(self) -> dict[str, Any]: ...
+
+
+def context_to_dot_dict(context: _Dumped) -> DotDict:
     return DotDict(context.model_dump())
 
 
 def auto_deepcopy_dotdict(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with copies of the arguments that are of this class."""
 
-    def own(value: Any) -> Any:
+    def own(value: object) -> Any:
         return deepcopy(value) if isinstance(value, DotDict) else value
 
     @wraps(function)
-    def copying(*values: Any, **named: Any) -> Any:
+    def copying(*values: object, **named: object) -> Any:
         return function(*map(own, values), **{name: own(value) for name, value in named.items()})
 
     return copying
@@ -98,7 +102,7 @@ class FormatPrompt:
         self.formatted_string = text
         return text
 
-    async def _value(self, expression: str, context: Any) -> Any:
+    async def _value(self, expression: str, context: Mapping[str, Any]) -> Any:
         """Return the value of an expression; the expression itself where it is none."""
         path = _PATH.fullmatch(expression.strip())
         if path is None:

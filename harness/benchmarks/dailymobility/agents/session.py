@@ -180,7 +180,7 @@ class Session:
 
     # Slices, and the work between them.
 
-    def slice(self, step: Step, argument: Any, dice: Dice) -> Any:
+    def slice(self, step: Step, argument: object, dice: Dice) -> Any:
         """Run one slice of the agent. The alarm, and what would end the event loop, end the task instead."""
         if self._runner.guard.inside:  # a task that starts eagerly, within the slice that makes it
             return self._draw(step, argument, dice)
@@ -192,7 +192,7 @@ class Session:
             self._raised(error)
             raise asyncio.CancelledError from None
 
-    def _run(self, step: Step, argument: Any, dice: Dice) -> Any:
+    def _run(self, step: Step, argument: object, dice: Dice) -> Any:
         runner, loop = self._runner, asyncio.get_running_loop()
         factory = loop.get_task_factory()
         runner.playing = self
@@ -205,7 +205,7 @@ class Session:
             runner.playing = None
             self._after_slice()
 
-    def _draw(self, step: Step, argument: Any, dice: Dice) -> Any:
+    def _draw(self, step: Step, argument: object, dice: Dice) -> Any:
         """Run a step whose draws are those of `dice`, as are those of the tasks that it starts."""
         earlier, self._dice = self._dice, dice
         try:
@@ -260,7 +260,7 @@ class Session:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **how: Any) -> asyncio.Task[Any]:
+    def _task(self, loop: asyncio.AbstractEventLoop, coroutine: object, **how: Any) -> asyncio.Task[Any]:
         """Make a task that the agent starts."""
         if self.stopped:
             raise self._runner.guard.cut()
@@ -297,16 +297,16 @@ class Driven(Coroutine[Any, Any, Any]):
     def __next__(self) -> Any:
         return self.send(None)
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> Any:
         return self._step(self._coroutine.send, value)
 
-    def throw(self, error: Any, *rest: Any) -> Any:
+    def throw(self, error: object, *rest: object) -> Any:
         return self._step(self._coroutine.throw, error)
 
     def close(self) -> None:
         self._session.end(self._coroutine, self._dice)
 
-    def _step(self, step: Step, argument: Any) -> Any:
+    def _step(self, step: Step, argument: object) -> Any:
         if not self._session.stopped:
             try:
                 waits_for = self._session.slice(step, argument, self._dice)

@@ -176,6 +176,6 @@ def _meridian(latitude: float) -> float:
     return float(conformal + _sum(TO_GRID, conformal))
 
 
-def _sum(series: Series, angle: Any) -> Any:
+def _sum(series: Series, angle: float | NDArray[Any]) -> Any:
     """Return the sum of the series' sines of 2, 4, 6 and 8 times an angle, which may be complex."""
     return sum(factor * np.sin(2 * k * angle) for k, factor in enumerate(series, 1))

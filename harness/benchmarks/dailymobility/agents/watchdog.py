@@ -135,7 +135,7 @@ class Guard:
     def broken(self) -> bool:
         return self._strikes > 1
 
-    def run(self, step: Callable[[Any], Any], argument: Any) -> Any:
+    def run(self, step: Callable[[Any], Any], argument: object) -> Any:
         """Run one slice, `step(argument)`; return its result, or raise its exception."""
         self._strikes, self.place, self._deferred = 0, None, False
         self._armed = armed = _can_strike()
