@@ -18,7 +18,7 @@ import anyio.to_thread
 import numpy as np
 
 from harness.benchmarks.records import made_of
-from harness.benchmarks.scorer import Scorer, expanded, raw_rows
+from harness.benchmarks.scorer import Scorer, Summed, expanded, raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.model import Record
@@ -48,7 +48,7 @@ class RunningScores:
         self._has_saved = True
         self._finished: deque[Record] = deque()
         self._nobody = scorer.score(())
-        self._tally: object = None
+        self._tally: Summed | None = None
         self._whole: Array = np.zeros(1)
         self._open: dict[str, _Row] = {}
         self._one_at_a_time = anyio.Lock()
