@@ -170,7 +170,7 @@ def test_extension_needs_no_other(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.all_tests
 def test_core_needs_no_extension(tmp_path: Path) -> None:
-    """Without any extension all tests pass that are about nothing else, and no file of tests is left out whole."""
+    """Without any extension all tests pass that are about nothing else; one file of tests is left out whole."""
     copy = tmp_path / "copy"
     env = without(copy, SHIPPED)
     works(copy, tmp_path)
@@ -181,4 +181,6 @@ def test_core_needs_no_extension(tmp_path: Path) -> None:
         int(number) for number in re.findall(r"(\d+) (?:passed|skipped|xfailed)", done.stdout.splitlines()[-1])
     )
     assert played == sum(number - left_out for left_out, number in counts.values())
-    assert [file for file, (left_out, number) in counts.items() if left_out == number] == []
+    # Every command, on lines that another program changed: the ledger of a budget is among the files.
+    left_out_whole = [file for file, (left_out, number) in counts.items() if left_out == number]
+    assert left_out_whole == ["tests/commands/test_changed_lines.py"]

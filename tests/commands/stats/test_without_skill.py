@@ -159,7 +159,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
         words += ["--allow-invalid"]  # some never answer
         with serving(script) as server, redirect_stdout(io.StringIO()) as shown:
             assert main(["run", "--model", "m", "--platform", "weibo", *words, "--api-url", server.url]) == 0
-        last_lines[name] = shown.getvalue().splitlines()[-1]
+        last_lines[name] = [line for line in shown.getvalue().splitlines() if "Recall" in line][-1]
     return root / "results", last_lines
 
 

@@ -132,7 +132,10 @@ class Lines(Mapping[int, Line]):
             return None
         shapely = geometry()
         point = shapely.points(x, y)
-        row = min(tree.query_nearest(point).tolist(), key=ids.__getitem__)
+        rows = tree.query_nearest(point).tolist()
+        if not rows:  # of lengths that no number can hold the square of
+            return None
+        row = min(rows, key=ids.__getitem__)
         return ids[row], float(shapely.line_locate_point(tree.geometries[row], point))
 
 
