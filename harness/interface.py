@@ -27,21 +27,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-import msgspec
-
 from harness.analysis.rows import rows as rows_of
 from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.overview import covered, headline, with_unit
 from harness.benchmarks.reports import Report, read
 from harness.chat import Structured
-from harness.client.baselines import Call
 from harness.commands import run as run_command
 from harness.commands.parser import Parsed, called
 from harness.defaults import BENCHMARK, RESULTS_FOLDER
 from harness.engine.local import Signals
 from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
-from harness.model import JSON, Block, Completion, Reply, Snapshots
+from harness.model import JSON, Snapshots
 from harness.options.options import RunOptions
 from harness.printable import on_one_line
 from harness.store import log
@@ -55,8 +52,6 @@ Progress = Callable[[Snapshots], None]
 """A function that is called several times a second with frozen snapshots (`harness.model.Snapshot`), one per model; of
 `run` and `resume` in a notebook, from another thread."""
 Play = Callable[[Signals], Coroutine[Any, Any, Any]]
-for _kind in (Report, Completion, Reply, Block, Call):
-    msgspec.json.Decoder(_kind)  # as in `store/manifest.py`: runs may begin in several threads
 GROUP = 500
 """Rows that are read at once."""
 FAILED = 2

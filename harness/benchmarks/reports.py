@@ -23,7 +23,7 @@ from harness.benchmarks import settings as own_settings
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.cost import Cost
 from harness.errors import BadInput, in_brief
-from harness.model import JSON, Block, Chart, Sketch, Table
+from harness.model import JSON, Block, Chart, Completion, Reply, Sketch, Table
 from harness.reply_facts import ReplyFacts
 from harness.scoring.bootstrap import Array
 
@@ -332,6 +332,11 @@ def _check_values(block: Block) -> None:
                 len(of) != wanted for of in (series.values, series.low or series.values, series.high or series.values)
             ):
                 raise TypeError(f"Chart {block.title}: the series {series.name} has not {wanted} values")
+
+
+# Runs are finished in several threads, and two that look at a type for the first time may end the interpreter.
+for _kind in (Report, Value, Block, Completion, Reply):
+    msgspec.json.Decoder(_kind)
 
 
 def breaking(diagnostics: Diagnostics) -> str:

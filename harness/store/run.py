@@ -310,7 +310,9 @@ class RunStore:
 
     def slowest_write(self) -> float:
         """Return the seconds that the slowest append took since the last call."""
-        slowest = max(opened.slowest for opened in self._logs)
+        slowest = max(
+            [opened.slowest for opened in self._logs], default=0.0
+        )  # the logs of a run that is over are closed
         for opened in self._logs:
             opened.slowest = 0.0
         return slowest

@@ -131,6 +131,14 @@ def test_records_are_found_again(opened: Opened, index: TaskIndex) -> None:
     assert records[0].data == {"user_id": "甲", "步": [1, 2], "task": index.digest(0), "format": 1}
 
 
+def test_closed_run_has_written_nothing_since_the_last_look(opened: Opened, index: TaskIndex) -> None:
+    """A display looks at runs that are over, too, as long as others play."""
+    store = opened()
+    store.open_logs(index)
+    store.close()
+    assert store.slowest_write() == 0.0
+
+
 def test_what_a_power_loss_could_take_is_told(files: RunFiles, index: TaskIndex) -> None:
     """Users since the last sync began, and the seconds since all was on the disk; what comes during a sync waits."""
     now = 10.0
