@@ -68,8 +68,9 @@ def command(what: str, results: Path, *more: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a run, by name, but its lock; a socket is none."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != LOCK}
+    """Every file of a run, by name, but its lock and its log, which the run itself writes on; a socket is none."""
+    beside = (LOCK, "run_weibo.log")
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name not in beside}
 
 
 def answers(folder: Path) -> list[Any]:
