@@ -76,7 +76,7 @@ class Hooks:
         return attempt
 
     def on_event(self, event: Event) -> None:
-        """Hear what happens to the runs (`harness.engine.events`)."""
+        """Act on an event of the runs (`harness.engine.events`)."""
 
 
 def extend(lane: Lane, hooks: Sequence[Hooks]) -> None:

@@ -61,7 +61,7 @@ RECORD_FORMAT = RESPONSE_FORMAT = FAILURE_FORMAT = EVENT_FORMAT = 1
 class RunStore:
     """The writer of one run's files. `clock` gives seconds since the epoch, `stamp` names set-aside files.
 
-    `tally` is what the lines of all sessions add up to. `rate` is that of the requests of now.
+    `tally` is what the lines of all sessions add up to. `rate` is that of new requests.
     """
 
     def __init__(self, files: RunFiles, clock: Callable[[], float], stamp: str, disk: Disk = DISK) -> None:
