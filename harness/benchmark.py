@@ -19,15 +19,16 @@ from harness.benchmarks import settings as own_settings
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
 from harness.defaults import TASKS_FOLDER, TEMPERATURE
+from harness.document import Block
 from harness.errors import BadInput
-from harness.model import JSON, Baseline, Block, Completion, Published, Where
+from harness.model import JSON, Baseline, Completion, Published, Where
 
 if TYPE_CHECKING:
     import numpy as np
     from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
-    from harness.benchmarks.reports import Scored
+    from harness.scoring.reports import Scored
 
 VALID = "valid"
 """The outcome of a usable answer; every other outcome is the kind of an `InvalidReply`."""
@@ -401,7 +402,7 @@ class Scoring:
         return {}
 
     def details(self, scored: Scored) -> JSON:
-        """Return the benchmark's own values of the JSON report; `scored` is a `harness.benchmarks.reports.Scored`."""
+        """Return the benchmark's own values of the JSON report; `scored` is a `harness.scoring.reports.Scored`."""
         return {}
 
     def sections(self, scored: Scored) -> Iterable[Block]:

@@ -30,8 +30,6 @@ from typing import Any, Literal, ParamSpec, TypeVar
 from harness.analysis.rows import rows as rows_of
 from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.overview import covered, headline, with_unit
-from harness.benchmarks.reports import Report, read
 from harness.chat import Structured
 from harness.commands import run as run_command
 from harness.commands.parser import Parsed, called
@@ -41,6 +39,9 @@ from harness.errors import BadInput, ExitCode, HarnessError, reading, to_install
 from harness.model import JSON, Snapshots
 from harness.options.options import RunOptions
 from harness.printable import on_one_line
+from harness.reporting.report import covered, headline, with_unit
+from harness.reporting.report_files import read
+from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.manifest import COMPLETE, Manifest, load
 from harness.store.run import RunFiles, runs, runs_in

@@ -8,9 +8,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, to_builtins
+
+# Plug-ins, also those that runs have kept, import the blocks of documents from here.
+from harness.document import Block as Block
+from harness.document import Card as Card
+from harness.document import Chart as Chart
+from harness.document import Heading as Heading
+from harness.document import Paragraph as Paragraph
+from harness.document import Quote as Quote
+from harness.document import Series as Series
+from harness.document import Sketch as Sketch
+from harness.document import Table as Table
+from harness.document import Tags as Tags
+from harness.document import Tile as Tile
+from harness.document import Verbatim as Verbatim
 
 JSON = dict[str, Any]
 """One decoded JSON object."""
@@ -311,115 +325,6 @@ class Failure:
     detail: str
     tries: int
     repeat: int = 1
-
-
-class _Block(Struct, frozen=True, tag_field="block", tag=True):
-    """A part of a report, stored in JSON with the name of its class under the key `block`."""
-
-
-class Heading(_Block, frozen=True):
-    text: str
-
-
-class Paragraph(_Block, frozen=True):
-    text: str
-
-
-class Table(_Block, frozen=True):
-    """Cells are text, ready to print; the first column is set left, the others right."""
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-class Verbatim(_Block, frozen=True):
-    """Lines that another program reads: never wrapped."""
-
-    text: str
-
-
-class Quote(_Block, frozen=True):
-    """A quoted text of any length, with its own line ends; pages fold it unless it is `open`.
-
-    A `private` one is a user's own text: pages leave it out unless such texts are requested.
-    """
-
-    label: str
-    text: str
-    open: bool = False
-    private: bool = False
-
-
-class Tags(_Block, frozen=True):
-    """Short texts in a row, each with the kind that gives it its colour: `hit`, `missed`, `wrong`, or a finer one."""
-
-    label: str
-    tags: tuple[tuple[str, str], ...]
-
-
-class Series(Struct, frozen=True):
-    """Of a chart: a value at each `x`, None where it is undefined; `low` and `high` bound it, empty for no bounds."""
-
-    name: str
-    values: tuple[int | float | None, ...]
-    low: tuple[int | float | None, ...] = ()
-    high: tuple[int | float | None, ...] = ()
-
-
-class Chart(_Block, frozen=True):
-    """A picture of what tables say in numbers, for pages; text leaves it out.
-
-    `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
-    each series. `histogram`: `x` are the edges, one more than there are values. `ribbon`: shares that add up to 1,
-    stacked, over `x`. Values are fractions where `percent` says so.
-    """
-
-    kind: Literal["curve", "intervals", "histogram", "ribbon"]
-    title: str
-    x: tuple[int | float | str, ...]
-    x_label: str
-    y_label: str
-    series: tuple[Series, ...]
-    percent: bool = True
-
-
-class Sketch(_Block, frozen=True):
-    """Places on a plane, in metres east and north: by name of their kind, and paths over them."""
-
-    title: str
-    places: Mapping[str, tuple[tuple[float, float], ...]]
-    paths: tuple[tuple[tuple[float, float], ...], ...] = ()
-
-
-Block = Heading | Paragraph | Table | Verbatim | Quote | Tags | Chart | Sketch
-"""What reports and pages are made of; `report.text` leaves out pictures."""
-
-
-class Tile(NamedTuple):
-    """A large figure at the top of a page, as text; `within` is its bounds, or what it covers."""
-
-    name: str
-    value: str
-    within: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The page of one report. `warning` must be read before any number; empty for none."""
-
-    title: str
-    warning: str
-    tiles: tuple[Tile, ...]
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One user of a page's browser: `figures` in the list, `blocks` once the user is picked."""
-
-    key: str
-    figures: tuple[str, ...]
-    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)

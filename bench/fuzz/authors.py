@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import orjson
 
-from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile import authors
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.tasks import parse
 from harness.engine.play import rescored
 from harness.errors import BadInput
 from harness.model import Record, Where
+from harness.scoring.scorer import Scorer
 
 EXPECTED = (BadInput,)
 TASK_LINE = orjson.dumps(

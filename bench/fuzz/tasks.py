@@ -8,7 +8,6 @@ from typing import Any
 import orjson
 
 from harness.benchmark import Task
-from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.benchmarks.tasks import parse
@@ -16,6 +15,7 @@ from harness.client.request_body import Sampling
 from harness.engine.play import Played, play, recorded, rescored
 from harness.errors import BadInput
 from harness.model import Completion, Record, Request, Where
+from harness.scoring.scorer import Scorer
 
 EXPECTED = (BadInput,)
 SEEDS = [line.strip() for line in islice(generate("weibo", 3, 1, 2.0), 3) if len(line) < 8000]

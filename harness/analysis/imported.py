@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from harness.benchmarks import registry, reports
+from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.reports import Report
 from harness.errors import BadInput
 from harness.model import JSON
+from harness.reporting import report_files
+from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.log import lines, sound
 
@@ -38,7 +39,7 @@ class Imported:
         """Return the report of these results; None if `reeval` has not scored them, or they were written again."""
         first = next((line.text for line in lines(self.files.results)), b"")
         try:
-            return reports.read(content(self.files.report("json"), DOCUMENT_MOST)) if sound(first) else None
+            return report_files.read(content(self.files.report("json"), DOCUMENT_MOST)) if sound(first) else None
         except (OSError, BadInput):
             return None
 

@@ -15,18 +15,21 @@ from harness import defaults
 from harness.analysis.imported import Imported
 from harness.analysis.rescoring import Rescored, RescoreOptions, add
 from harness.benchmark import Benchmark, Importer
-from harness.benchmarks import overview, registry
+from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content, holds
-from harness.benchmarks.reports import Report, read
 from harness.benchmarks.tasks import how_to_get
 from harness.benchmarks.template import AUTHORS
+from harness.document import Heading, Paragraph, Table
 from harness.engine.files import index_file, stamp, write_report
 from harness.engine.finish import ReportScores
 from harness.engine.play import rescored
 from harness.errors import BadInput
-from harness.model import JSON, Heading, Paragraph, RunFacts, Table, Where
+from harness.model import JSON, RunFacts, Where
+from harness.reporting import report as overview
 from harness.reporting import text
+from harness.reporting.report_files import read
 from harness.reporting.reported import Reported
+from harness.scoring.reports import Report
 from harness.store.atomic import set_aside_any
 from harness.store.files import RunFiles
 from harness.store.lock import RunLock

@@ -14,11 +14,12 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.rendering import quotes
 from harness.client.request_body import Sampling
+from harness.document import Block, Heading, Paragraph, Quote
 from harness.engine.files import index_file
 from harness.engine.play import play
 from harness.engine.replay import ReplayMiss, replaying
 from harness.errors import AgentFailed
-from harness.model import JSON, Block, Completion, Heading, Message, Paragraph, Quote, Request
+from harness.model import JSON, Completion, Message, Request
 from harness.options.plan import sampling_again
 from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex

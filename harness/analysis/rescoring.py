@@ -13,7 +13,6 @@ from harness import defaults
 from harness.analysis.reporting import opened
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Report
 from harness.cost import DEFERRED
 from harness.engine.files import now, stamp, write_report
 from harness.engine.finish import ReportScores, facts
@@ -24,6 +23,7 @@ from harness.errors import AgentFailed, BadInput
 from harness.model import JSON, Record
 from harness.options.prices import prices_again
 from harness.reporting.reported import Reported
+from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, INCOMPLETE
 from harness.store.run import RECORD_FORMAT, numbered, replace_results

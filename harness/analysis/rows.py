@@ -14,10 +14,10 @@ from harness.analysis.plays import COST, Plays, cost, opened
 from harness.analysis.saved_runs import Rows, SavedRun
 from harness.benchmark import VALID, Benchmark, metrics_of
 from harness.benchmarks.records import ODD_SHAPE, read_of
-from harness.benchmarks.scorer import raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
 from harness.model import JSON, Record
+from harness.scoring.scorer import raw_rows
 from harness.store import log
 from harness.store.run import completion_of
 from harness.ui.streams import tell

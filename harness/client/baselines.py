@@ -36,7 +36,7 @@ class Call(Struct):
     response_format: Any = None
 
 
-msgspec.json.Decoder(Call)  # as in `benchmarks/reports.py`: before two threads look at it at once
+msgspec.json.Decoder(Call)  # as in `scoring/reports.py`: before two threads look at it at once
 
 
 class Baselines:

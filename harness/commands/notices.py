@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
-from harness.benchmarks.overview import covered, headline, running
-from harness.benchmarks.reports import Report
 from harness.client.connect import DIRECTLY, connection
 from harness.client.replies import REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price, money_text
@@ -24,6 +22,8 @@ from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
 from harness.options import providers
 from harness.options.plan import Plan
+from harness.reporting.report import covered, headline, running
+from harness.scoring.reports import Report
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from harness.analysis import imported_scores, rescoring, selection
 from harness.analysis.rescoring import Rescored
-from harness.benchmarks import overview
 from harness.commands.report import write_new_page
 from harness.option import command_options, option
 from harness.options import options
+from harness.reporting import report as overview
 from harness.ui.console import console
 
 

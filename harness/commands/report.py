@@ -15,14 +15,15 @@ from harness.analysis.reporting import report_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
-from harness.benchmarks.reports import Report, loaded
 from harness.engine.files import index_file
 from harness.errors import BadInput, ExitCode, HarnessError, in_brief
 from harness.option import command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import pages
 from harness.reporting.outputs import check_free
+from harness.reporting.report_files import loaded
 from harness.reporting.reported import Reported
+from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.manifest import RUNNING, STOPPED, Manifest, load
 from harness.store.tasks import TaskIndex

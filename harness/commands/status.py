@@ -17,7 +17,6 @@ from rich.text import Text
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmarks.reports import loaded
 from harness.benchmarks.usage import USAGE
 from harness.cost import Cost, money_text
 from harness.engine.run import counted_cost
@@ -26,6 +25,7 @@ from harness.model import JSON
 from harness.option import command_options
 from harness.options import options
 from harness.printable import on_one_line
+from harness.reporting.report_files import loaded
 from harness.store.lock import held
 from harness.store.log import objects
 from harness.store.manifest import COMPLETE, RUNNING

@@ -10,10 +10,10 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import tasks
 from harness.benchmarks.files import holds
-from harness.benchmarks.overview import blocks
-from harness.benchmarks.reports import Report, encoded
 from harness.model import Where
 from harness.reporting import text
+from harness.reporting.report import blocks
+from harness.scoring.reports import Report, encoded
 from harness.store import atomic
 from harness.store.disk import DISK, Disk
 from harness.store.manifest import WHOLE, Selection, slice_of

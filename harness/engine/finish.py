@@ -10,8 +10,6 @@ from typing import Any
 
 from harness.benchmark import Benchmark, remark
 from harness.benchmarks.records import ODD_SHAPE, begins_user, read_of
-from harness.benchmarks.reports import Report
-from harness.benchmarks.scorer import Scorer, Totals
 from harness.benchmarks.user_code import guarded
 from harness.client.quirks import QUIRKS, WITHOUT_SCHEMA
 from harness.defaults import SHARD_USERS
@@ -19,6 +17,8 @@ from harness.engine.local import Signalled
 from harness.engine.run import Run, drawn
 from harness.model import JSON, Record, RunFacts
 from harness.options.extension import extensions
+from harness.scoring.reports import Report
+from harness.scoring.scorer import Scorer, Totals
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.run import record_of
 from harness.store.tasks import TaskIndex

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from harness import defaults
 from harness.benchmark import Benchmark, Task, kept_files
-from harness.benchmarks.scorer import Scorer
 from harness.client.request_body import Sampling
 from harness.cost import Bill, Cost, Price
 from harness.engine.files import now
@@ -23,6 +22,7 @@ from harness.model import JSON, SubsetProgress
 from harness.options.extension import counts
 from harness.options.plan import sampling_again
 from harness.reply_facts import together
+from harness.scoring.scorer import Scorer
 from harness.store.manifest import RUNNING, Counts, Manifest, State
 from harness.store.run import RunStore
 from harness.store.submissions import pending

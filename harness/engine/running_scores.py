@@ -18,11 +18,11 @@ import anyio.to_thread
 import numpy as np
 
 from harness.benchmarks.records import made_of
-from harness.benchmarks.scorer import Scorer, Summed, expanded, raw_rows
 from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.model import Record
 from harness.scoring.bootstrap import Array
+from harness.scoring.scorer import Scorer, Summed, expanded, raw_rows
 
 SAVED_AT_ONCE = 16 * SHARD_USERS
 """Records of earlier sessions that are scored in one call of the thread."""

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import orjson
 
 from harness.benchmark import VALID, Benchmark, Cards, Task
-from harness.benchmarks import registry, reports
-from harness.benchmarks.overview import plain, shown_blocks, with_unit
+from harness.benchmarks import registry
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.rendering import quotes
-from harness.benchmarks.reports import Report
 from harness.benchmarks.user_code import guarded
-from harness.model import JSON, Block, Card, Completion, Paragraph, Quote
+from harness.document import Block, Card, Paragraph, Quote
+from harness.model import JSON, Completion
+from harness.reporting.report import plain, shown_blocks, with_unit
+from harness.scoring import reports
+from harness.scoring.reports import Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,20 @@ import orjson
 from markupsafe import Markup
 from msgspec.structs import asdict
 
-from harness.model import Block, Card, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Tile, Verbatim
+from harness.document import (
+    Block,
+    Card,
+    Chart,
+    Heading,
+    Paragraph,
+    Quote,
+    Sketch,
+    Table,
+    Tags,
+    Tile,
+    Verbatim,
+    cell_text,
+)
 
 SCRIPTS, STYLE = ("d3.min.js", "plot.umd.min.js", "page.js"), "page.css"
 UNSAFE = ((b"<", b"\\u003c"), ("\u2028".encode(), b"\\u2028"), ("\u2029".encode(), b"\\u2029"))
@@ -232,10 +245,10 @@ def _blocks(blocks: Sequence[Block], links: Links) -> Iterator[Markup]:
 
 def _table(block: Table, links: Links) -> Markup:
     heads = [
-        (LONG_COLUMN if any(len(row[number]) > LONG for row in block.rows) else COLUMN).format(head)
+        (LONG_COLUMN if any(len(cell_text(row[number])) > LONG for row in block.rows) else COLUMN).format(head)
         for number, head in enumerate(block.columns)
     ]
-    rows = [ROW.format(NOTHING.join(_cells(row, block.columns, links))) for row in block.rows]
+    rows = [ROW.format(NOTHING.join(_cells(list(map(cell_text, row)), block.columns, links))) for row in block.rows]
     return TABLE.format(NOTHING.join(heads), NOTHING.join(rows))
 
 

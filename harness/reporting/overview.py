@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.benchmarks.overview import blocks, covered, next_to, spanned
-from harness.benchmarks.rendering import called
-from harness.benchmarks.reports import Report
+from harness.benchmarks.rendering import called, spanned
 from harness.cost import each, money_text
-from harness.model import Page, Tile
+from harness.document import Page, Tile
+from harness.reporting.report import blocks, covered, next_to
+from harness.scoring.reports import Report
 
 
 def page(report: Report, *, posts: bool = False) -> Page:

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 from harness.benchmark import Task
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
-from harness.benchmarks.reports import NOT_A_REPORT, Report
+from harness.document import Block, Card, Heading, Page, Paragraph, Quote, Table
 from harness.errors import BadInput, HarnessError, memory_for, reading
-from harness.model import JSON, Block, Card, Completion, Heading, Page, Paragraph, Quote, Record, Table
+from harness.model import JSON, Completion, Record
 from harness.reporting import overview
 from harness.reporting.cards import ReportCards
+from harness.reporting.report_files import NOT_A_REPORT
 from harness.reporting.reported import Reported
+from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.atomic import check_folder, replacing
 from harness.store.run import about, completion_of

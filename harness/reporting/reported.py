@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.benchmark import Benchmark
-from harness.benchmarks.reports import Report
+from harness.scoring.reports import Report
 from harness.store.files import RunFiles
 from harness.store.tasks import TaskIndex
 

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.model import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim
+from harness.document import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim, cell_text
 from harness.printable import in_lines, on_one_line
 from harness.ui.cells import to_left, to_right
 
@@ -98,7 +98,7 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
 
 def _table(table: Table, width: int) -> Lines:
     """Return the first column set left, the others right; columns that do not fit follow below, after the first."""
-    columns = [list(column) for column in zip(table.columns, *table.rows, strict=True)]
+    columns = [list(map(cell_text, column)) for column in zip(table.columns, *table.rows, strict=True)]
     first = [wrap(cell, width // 2) for cell in columns[0]]
     room = width - _width(first)
     rest = [[wrap(cell, room - GAP) for cell in column] for column in columns[1:]]

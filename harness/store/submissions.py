@@ -102,7 +102,7 @@ class _Line(msgspec.Struct):
     reserved: Reserved | None = None
 
 
-msgspec.json.Decoder(_Line)  # as in `benchmarks/reports.py`: before two threads look at it at once
+msgspec.json.Decoder(_Line)  # as in `scoring/reports.py`: before two threads look at it at once
 
 
 def submissions(path: Path) -> list[Submission]:

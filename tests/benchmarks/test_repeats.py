@@ -15,13 +15,13 @@ from harness.benchmark import Benchmark, Metric, Scoring, Task
 from harness.benchmarks.dailymobility.protocols import figures
 from harness.benchmarks.dailymobility.scores import tallied
 from harness.benchmarks.dailymobility.spread import Side
-from harness.benchmarks.reports import Repeats, Report
-from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.scores import NAMES
 from harness.engine.finish import ReportScores
 from harness.model import JSON, Record, RunFacts
 from harness.scoring.components import components
+from harness.scoring.reports import Repeats, Report
+from harness.scoring.scorer import Scorer
 from harness.store.tasks import ROW, TaskIndex, key_hash
 from tests.benchmarks.dailymobility.test_scorer import TRUTH, some_days
 from tests.benchmarks.streamprofile.test_scorer import a_step

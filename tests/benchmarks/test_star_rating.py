@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from harness.benchmarks import registry
-from harness.benchmarks.reports import Value
-from harness.benchmarks.scorer import Figures, Scorer
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
+from harness.scoring.reports import Value
+from harness.scoring.scorer import Figures, Scorer
 from tests.support import ROOT
 from tests.support.before import sheets
 from tests.support.embedded import served

@@ -15,7 +15,6 @@ import pytest
 
 import harness
 from harness.benchmarks import registry
-from harness.benchmarks.scorer import Scorer
 from harness.cli import main
 from harness.engine import playing
 from harness.engine.files import index_file, stamp
@@ -23,6 +22,7 @@ from harness.engine.finish import ReportScores
 from harness.engine.running_scores import RunningScores
 from harness.errors import MachineError, RunStopped
 from harness.model import JSON, Record
+from harness.scoring.scorer import Scorer
 from harness.store import log
 from harness.store.files import RunFiles
 from harness.store.lock import held

@@ -36,13 +36,7 @@ from harness.errors import (
     RunStopped,
     TransportFault,
 )
-from harness.model import (
-    JSON,
-    AtRisk,
-    Completion,
-    Record,
-    Snapshot,
-)
+from harness.model import JSON, AtRisk, Completion, Record, Snapshot
 from harness.store import log
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED
 from harness.store.run import RunStore

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import harness
 from harness.benchmark import Benchmark
-from harness.benchmarks.scorer import Scorer
 from harness.defaults import SHARD_USERS
 from harness.engine.running_scores import RunningScores
 from harness.model import Record
+from harness.scoring.scorer import Scorer
 from tests.benchmarks.test_repeats import Means, Ratio, of_values, record, reported
 from tests.support import examples
 

@@ -15,15 +15,17 @@ from tests.support import ROOT
 
 PACKAGE = ROOT / "harness"
 
-WORDS = {"model", "errors", "printable", "scrubber", "defaults", "option", "cost", "reply_facts"}
+WORDS = {"model", "document", "errors", "printable", "scrubber", "defaults", "option", "cost", "reply_facts"}
 LEAVES = {
-    f"benchmarks.{name}" for name in ("files", "records", "parsing", "settings", "template", "user_code", "hash_seed")
+    f"benchmarks.{name}"
+    for name in ("files", "records", "usage", "parsing", "settings", "template", "user_code", "hash_seed")
 }
 PROTOCOL = {"benchmark", "chat"}
 CORE = WORDS | LEAVES | PROTOCOL | {"scoring", "benchmarks"}
 ROOMS = CORE | {"store", "client", "ui", "reporting", "options"}
 MAY_IMPORT = {
-    "model": set(),
+    "document": set(),
+    "model": {"document"},
     "errors": set(),
     "printable": set(),
     "scrubber": set(),
@@ -31,16 +33,17 @@ MAY_IMPORT = {
     "option": {"errors", "defaults"},
     "cost": {"model"},
     "reply_facts": {"model"},
-    "scoring": WORDS,
     "benchmarks.files": {"errors"},
     "benchmarks.hash_seed": set(),
     "benchmarks.parsing": WORDS,
     "benchmarks.template": WORDS | {"benchmarks.files"},
     "benchmarks.user_code": WORDS,
     "benchmarks.records": WORDS | {"benchmarks.user_code"},
+    "benchmarks.usage": WORDS | {"benchmarks.records", "benchmarks.user_code"},
     "benchmarks.settings": WORDS | {"benchmarks.files", "benchmarks.user_code"},
     "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
     "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
+    "scoring": WORDS | LEAVES | PROTOCOL,
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,
     "client": CORE,

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from harness.benchmarks import overview
-from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
-from harness.model import Block, Chart, Heading, Paragraph, Record, RunFacts, Table, Verbatim
+from harness.document import Block, Chart, Heading, Paragraph, Table, Verbatim
+from harness.model import Record, RunFacts
+from harness.reporting import report as overview
 from harness.reporting import text as text_module
 from harness.reporting.text import rendered, wrap
+from harness.scoring.scorer import Scorer
 from tests.support import examples
 
 

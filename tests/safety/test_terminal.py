@@ -23,7 +23,7 @@ from rich.text import Text
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.model import Heading, Paragraph, Quote, Table, Tags, Verbatim
+from harness.document import Heading, Paragraph, Quote, Table, Tags, Verbatim
 from harness.printable import as_json, in_lines, on_one_line
 from harness.reporting import text
 from harness.ui import progress

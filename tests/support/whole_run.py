@@ -18,7 +18,6 @@ import anyio
 import numpy as np
 import orjson
 
-from harness.benchmarks.reports import encoded
 from harness.chat import Chat
 from harness.client.caller import Caller
 from harness.client.control import FixedControl
@@ -33,6 +32,7 @@ from harness.engine.progress import Findings
 from harness.engine.run import Run
 from harness.errors import BadInput, Rejected, TransportFault
 from harness.model import JSON, Completion, Record, Where
+from harness.scoring.reports import encoded
 from harness.store import atomic, log, manifest
 from harness.store.disk import Disk
 from harness.store.manifest import COMPLETE, RUNNING, Manifest

@@ -15,7 +15,8 @@ from harness.benchmarks.dailymobility.agents.city import City
 from harness.benchmarks.dailymobility.agents.day import INTENTIONS, clock
 from harness.benchmarks.dailymobility.summary import ribbon
 from harness.benchmarks.rendering import quotes
-from harness.model import JSON, Block, Completion, Heading, Paragraph, Sketch, Table
+from harness.document import Block, Heading, Paragraph, Sketch, Table
+from harness.model import JSON, Completion
 
 REPLIES_SHOWN = 4
 """Of an agent's; it asks up to a hundred times a day."""

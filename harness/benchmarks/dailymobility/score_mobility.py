@@ -23,7 +23,8 @@ from harness.benchmarks.dailymobility.summary import (
     undefined,
 )
 from harness.benchmarks.files import content
-from harness.model import JSON, Block, Paragraph, Verbatim
+from harness.document import Block, Paragraph, Verbatim
+from harness.model import JSON
 from harness.option import folder, option
 from harness.printable import short_hash
 

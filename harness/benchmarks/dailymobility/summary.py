@@ -34,12 +34,13 @@ from harness.benchmarks.dailymobility.protocols import (
 )
 from harness.benchmarks.dailymobility.scores import Tally
 from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL, Marked
-from harness.benchmarks.overview import ends, numbers
-from harness.benchmarks.reports import Report, Scored
-from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
+from harness.benchmarks.rendering import ends, numbers
+from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.model import JSON
 from harness.printable import short_hash
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import FEWEST_AT_ALL
+from harness.scoring.reports import Report, Scored
 
 HOURS = tuple(slot / 2 for slot in range(SLOTS))
 SIDES = {"ground_truth": "ground truth", "scored": "scored"}

@@ -22,8 +22,9 @@ from harness.benchmarks.streamprofile.metrics import F1, METRICS, harmonic
 from harness.benchmarks.streamprofile.reply import read
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
 from harness.chat import ASKING
+from harness.document import Block, Heading, Paragraph, Quote, Tags
 from harness.errors import InvalidReply
-from harness.model import JSON, Block, Completion, Heading, Paragraph, Quote, Tags
+from harness.model import JSON, Completion
 
 KINDS = {"Error_Peer": "peer", "Error_Viral": "viral", "Error_Decay": "decayed", "Error_Random": "random"}
 """Metric of a kind of distractors -> what a tag of it is called on a page."""

@@ -15,15 +15,16 @@ import msgspec
 import numpy as np
 
 from harness.benchmark import VALID, Means, Metric, Task
-from harness.benchmarks.overview import ends, intervals, numbers, spanned
-from harness.benchmarks.reports import Report, Scored, Value
+from harness.benchmarks.rendering import ends, intervals, numbers, spanned
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.scores import INDEX, PARTS, PER_STEP, TRANSFER, CurvePoint, Tally, rows, tallied
 from harness.benchmarks.streamprofile.task import PLATFORMS
-from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table, Verbatim
+from harness.document import Block, Chart, Heading, Paragraph, Series, Table, Verbatim
+from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, is_approximate, moments, parts
+from harness.scoring.reports import Report, Scored, Value
 
 SHARE = Metric("share")
 CURVE_NAMES = (*GAINS, F1, *ERRORS)

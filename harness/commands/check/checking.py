@@ -20,16 +20,17 @@ import orjson
 
 from harness.benchmark import VALID, Benchmark, Means, Task, remark
 from harness.benchmarks import registry, tasks
-from harness.benchmarks import reports as typed
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.scorer import Figures, Scorer, figures_of, rows_of
 from harness.benchmarks.user_code import described
 from harness.commands.check import line_changes
 from harness.engine import play
 from harness.errors import BadInput, BenchmarkError, HarnessError
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
+from harness.reporting import report_files
 from harness.reporting.cards import ReportCards
 from harness.reporting.overview import page
+from harness.scoring import reports as typed
+from harness.scoring.scorer import Figures, Scorer, figures_of, rows_of
 
 FEW = 3
 """Lines that are changed field by field, and findings reported for one check."""
@@ -390,7 +391,7 @@ def reports(subject: Subject) -> Iterator[str]:
                 subject.subset, "model", "check", benchmark.configuration.source, len(records) + missing, missing
             )
             written, _ = made.report(made.score(records), replace(facts, notes=notes))
-            report = typed.read(typed.encoded(written))
+            report = report_files.read(typed.encoded(written))
             page(report)
     cards = ReportCards.of(report, benchmark, posts=False)
     for one, record in zip(subject.trials, subject.records, strict=True):

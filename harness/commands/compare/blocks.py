@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from msgspec import convert
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import APPROXIMATE, ends, level
+from harness.benchmarks.rendering import ends
 from harness.commands.compare.figures import ALL
-from harness.model import JSON, Block, Chart, Heading, Paragraph, Series, Table
+from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.model import JSON
 from harness.reply_facts import ReplyFacts
+from harness.reporting.report import APPROXIMATE, level
 from harness.reporting.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.scoring.intervals import FEWEST_AT_ALL
 from harness.ui.words import plural

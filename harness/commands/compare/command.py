@@ -13,7 +13,8 @@ from harness.commands.compare import blocks as compared
 from harness.commands.compare import pairs
 from harness.commands.compare.paired import RESAMPLES
 from harness.commands.parser import called
-from harness.model import JSON, Block
+from harness.document import Block
+from harness.model import JSON
 from harness.option import command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import text, xlsx

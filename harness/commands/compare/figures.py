@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.benchmark import Metric
-from harness.benchmarks.reports import Report
-from harness.benchmarks.scorer import Figures, having
 from harness.commands.compare import paired
 from harness.commands.compare.missing import Absent, Incomplete, sensitivity
 from harness.commands.compare.sides import Side, common
@@ -18,6 +16,8 @@ from harness.commands.compare.verdicts import outcome
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Moments, interval, is_approximate, moments, standard_error
+from harness.scoring.reports import Report
+from harness.scoring.scorer import Figures, having
 
 SEED = 20_250
 ALL = "all"

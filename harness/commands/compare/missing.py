@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.benchmark import Metric
-from harness.benchmarks.scorer import Figures, having
 from harness.commands.compare.paired import Mask, Pair, effects
 from harness.commands.compare.sides import Side
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments
+from harness.scoring.scorer import Figures, having
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from msgspec import to_builtins
 
-from harness.benchmarks.scorer import Figures
 from harness.commands.compare import figures, verdicts, warnings
 from harness.commands.compare import sides as runs
 from harness.commands.compare.figures import Stratum
@@ -19,6 +18,7 @@ from harness.commands.compare.sides import Side, Subset
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.reply_facts import together
+from harness.scoring.scorer import Figures
 
 FORMAT = 3
 

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmarks import registry, reports
+from harness.benchmarks import registry
 from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.records import ODD_SHAPE
-from harness.benchmarks.reports import Report
-from harness.benchmarks.scorer import Figures
 from harness.errors import BadInput
 from harness.model import Record
+from harness.reporting import report_files
 from harness.scoring.bootstrap import Array
+from harness.scoring.reports import Report
+from harness.scoring.scorer import Figures
 from harness.store.log import lines, objects, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
@@ -66,7 +67,7 @@ class Subset:
     def report(self) -> Report | None:
         """Return its report; None without one that can be read, since what is compared are the records."""
         try:
-            return reports.read(content(self.files.report("json"), DOCUMENT_MOST))
+            return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
         except (OSError, BadInput):
             return None
 

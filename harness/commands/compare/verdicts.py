@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Literal
 
 from harness.benchmark import Metric
-from harness.benchmarks.scorer import Figures
 from harness.model import JSON
+from harness.scoring.scorer import Figures
 from harness.ui.words import plural
 
 SIGNIFICANT = 0.05

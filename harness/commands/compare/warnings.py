@@ -8,12 +8,12 @@ from itertools import chain, groupby
 
 from harness.analysis.imported import imported_of
 from harness.benchmark import VALID
-from harness.benchmarks.reports import sentence_on_invalid
-from harness.benchmarks.scorer import Figures
 from harness.commands.compare.figures import number
 from harness.commands.compare.paired import Pair
 from harness.commands.compare.sides import Side, Subset, common
 from harness.model import JSON
+from harness.reporting.report import sentence_on_invalid
+from harness.scoring.scorer import Figures
 from harness.store.manifest import differences, value_text
 
 NO_REPORT = "no report, so whether the tasks are synthetic is unknown."

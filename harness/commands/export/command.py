@@ -10,7 +10,6 @@ from typing import Literal
 
 from harness.analysis import plays, rows, selection
 from harness.analysis.saved_runs import Rows, SavedRun
-from harness.benchmarks.reports import loaded
 from harness.commands.export import TRACKERS, formats, inspect_log, trackers
 from harness.commands.parser import called
 from harness.errors import BadInput, ExitCode
@@ -18,6 +17,7 @@ from harness.model import JSON
 from harness.option import command_options, option
 from harness.options import options
 from harness.reporting.outputs import check_free
+from harness.reporting.report_files import loaded
 from harness.store import atomic
 from harness.ui.streams import tell
 from harness.ui.words import plural

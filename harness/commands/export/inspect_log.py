@@ -20,10 +20,10 @@ from harness.analysis.plays import Exchange, Plays, Transcript, cost, seconds
 from harness.analysis.rows import records, steps_of, values_of
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Report
 from harness.commands.export.formats import as_json
 from harness.errors import BadInput
 from harness.model import JSON, Message
+from harness.scoring.reports import Report
 from harness.store import atomic
 from harness.store.manifest import COMPLETE, INCOMPLETE
 

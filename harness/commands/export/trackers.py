@@ -22,9 +22,10 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmarks.reports import Report, loaded
 from harness.errors import BadInput, EndpointStopped, HarnessError, to_install
 from harness.model import JSON
+from harness.reporting.report_files import loaded
+from harness.scoring.reports import Report
 from harness.ui.streams import tell
 
 T = TypeVar("T")

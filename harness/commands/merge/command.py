@@ -13,8 +13,6 @@ from typing import ClassVar
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
-from harness.benchmarks.overview import covered, headline
-from harness.benchmarks.reports import Report
 from harness.commands.merge import merge
 from harness.commands.merge.merge import Part
 from harness.commands.report import write_new_page
@@ -22,7 +20,9 @@ from harness.engine.files import index_file
 from harness.errors import BadInput
 from harness.option import option
 from harness.options import options
+from harness.reporting.report import covered, headline
 from harness.reporting.reported import Reported
+from harness.scoring.reports import Report
 from harness.store.run import RunFiles, runs_in
 from harness.ui.console import PLAIN, console
 

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from harness.benchmark import Benchmark
 from harness.benchmarks.files import DOCUMENT_MOST, content
-from harness.benchmarks.reports import Report
 from harness.cost import Price, Rate
 from harness.engine.files import stamp, write_report
 from harness.engine.finish import finish
@@ -36,6 +35,7 @@ from harness.engine.run import Run
 from harness.errors import BadInput, MachineError
 from harness.model import JSON
 from harness.options.extension import counts
+from harness.scoring.reports import Report
 from harness.store.atomic import check_folder, make_folder, replacing, sync_folder
 from harness.store.disk import DISK, Disk
 from harness.store.lock import RunLock

@@ -9,8 +9,8 @@ from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
 from harness.commands.show import users
 from harness.commands.show.users import ShowOptions
+from harness.document import Block, Quote, Verbatim
 from harness.errors import BadInput, in_brief
-from harness.model import Block, Quote, Verbatim
 from harness.option import command_options, option, whole
 from harness.options import options
 from harness.reporting.text import rendered

@@ -19,11 +19,13 @@ from harness.analysis.plays import Plays, conversation
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Report, loaded
+from harness.document import Block, Heading, Paragraph, Table
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Block, Completion, Heading, Paragraph, Table
+from harness.model import JSON, Completion
 from harness.reporting.cards import ReportCards
+from harness.reporting.report_files import loaded
+from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.run import about, completion_of
 from harness.store.tasks import TaskIndex

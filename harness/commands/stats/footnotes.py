@@ -9,10 +9,10 @@ from os import fsencode
 from pathlib import Path
 
 from harness.analysis.imported import Imported, imported
-from harness.benchmarks.overview import APPROXIMATE
 from harness.commands.stats.reports import Scored
 from harness.commands.stats.tables import AVERAGE, ENOUGH, MetricTable, groups, without_skill
 from harness.errors import in_brief
+from harness.reporting.report import APPROXIMATE
 from harness.store.files import runs
 from harness.ui.words import plural
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from harness import defaults
 from harness.analysis import selection
-from harness.benchmarks.overview import CHANCE, ends, level
+from harness.benchmarks.rendering import ends
 from harness.commands import report
 from harness.commands.stats import formats, tables
 from harness.commands.stats.footnotes import left_out, notes
@@ -18,9 +18,10 @@ from harness.commands.stats.grid import Number
 from harness.commands.stats.reports import Scored, checked, without_merged
 from harness.commands.stats.tables import Figure, MetricTable, Row, own_groups
 from harness.commands.stats.uncertainty import with_uncertainty
+from harness.document import Block, Chart, Heading, Paragraph, Series, Table
 from harness.errors import BadInput
-from harness.model import Block, Chart, Heading, Paragraph, Series, Table
 from harness.reporting.outputs import check_free
+from harness.reporting.report import CHANCE, level
 from harness.store import atomic
 from harness.store.files import RunFiles
 from harness.ui.words import plural

@@ -15,11 +15,12 @@ from msgspec import UNSET
 from harness import defaults
 from harness.benchmark import Benchmark, Metric, headline_of, metrics_of, title_of
 from harness.benchmarks import registry
-from harness.benchmarks.reports import NOT_A_REPORT, Count, Number, Repeats, Report, loaded
 from harness.cost import Cost
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.printable import short_hash
+from harness.reporting.report_files import NOT_A_REPORT, loaded
+from harness.scoring.reports import Count, Number, Repeats, Report
 from harness.store.manifest import whole_of
 
 KNOWN = ("own", "authors")

@@ -17,7 +17,6 @@ import numpy as np
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
 from harness.benchmarks import registry
-from harness.benchmarks.scorer import ROWS_LIMIT, having
 from harness.commands.compare import sides as runs
 from harness.commands.compare.figures import Stratum, worse_than_best
 from harness.commands.compare.sides import Side, Subset
@@ -27,6 +26,7 @@ from harness.commands.stats.tables import AVERAGE, Figure, MetricTable, Rank, Ro
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, is_approximate, moments, parts
+from harness.scoring.scorer import ROWS_LIMIT, having
 from harness.store.files import RunFiles
 from harness.store.manifest import load
 from harness.ui.streams import tell

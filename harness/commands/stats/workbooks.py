@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from harness.benchmark import Metric
-from harness.benchmarks.overview import CHANCE
 from harness.commands.stats import costs
 from harness.commands.stats.footnotes import notes
 from harness.commands.stats.grid import Standing
@@ -15,6 +14,7 @@ from harness.commands.stats.reports import MetricValue, Scored
 from harness.commands.stats.tables import Figure, MetricTable, Row
 from harness.model import Money
 from harness.printable import short_hash
+from harness.reporting.report import CHANCE
 from harness.reporting.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
 SUMMARY = "summary"

@@ -12,13 +12,13 @@ from time import monotonic, thread_time
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Benchmark
 from harness.benchmarks.records import read_of
-from harness.benchmarks.reports import Report
-from harness.benchmarks.scorer import Scorer, Totals
 from harness.commands.view.index import LineIndex
 from harness.defaults import SHARD_USERS
 from harness.engine.finish import described
 from harness.errors import HarnessError
 from harness.model import Record, RunFacts
+from harness.scoring.reports import Report
+from harness.scoring.scorer import Scorer, Totals
 
 MOST = 20_000
 SECONDS = 5.0

@@ -27,18 +27,20 @@ from harness.analysis.imported import imported
 from harness.analysis.plays import Exchange, conversation, transcript
 from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
-from harness.benchmarks import registry, reports, tasks
-from harness.benchmarks.overview import shown_blocks
+from harness.benchmarks import registry, tasks
 from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.rendering import quotes
-from harness.benchmarks.reports import Report
 from harness.commands.view.index import Facets, LineIndex, last_lines, lines_beginning, opened
 from harness.commands.view.interim import Interim, interim
+from harness.document import Block, Chart, Heading, Paragraph, Quote, Series
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Block, Chart, Completion, Heading, Paragraph, Quote, Series, Snapshot, Where
+from harness.model import JSON, Completion, Snapshot, Where
 from harness.options.plan import sampling_again
+from harness.reporting import report_files
 from harness.reporting.cards import ReportCards
+from harness.reporting.report import shown_blocks
+from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.files import RunFiles, runs
 from harness.store.jsonl import elements, plain_lines
@@ -121,7 +123,7 @@ class Viewed:
         self.files, self.chosen = files, chosen
         self.users, self.failures = LineIndex(files.results), LineIndex(files.failures)
         self._manifest = Cached[Manifest](files.manifest, load)
-        self._report = Cached[Report](files.report("json"), reports.loaded)
+        self._report = Cached[Report](files.report("json"), report_files.loaded)
         self._facets: Facets | None = None
         self._interim: Interim | None = None
         self._asked = -math.inf

@@ -19,17 +19,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from msgspec import UnsetType, structs
 
-from harness.benchmarks import overview, registry
+from harness.benchmarks import registry, rendering
 from harness.benchmarks.records import ODD_SHAPE
-from harness.benchmarks.reports import Report
 from harness.commands.view.index import Facets
-from harness.commands.view.pictures import drawn
 from harness.commands.view.reading import UNREADABLE, Folder, Viewed, failure_blocks, stamp
 from harness.cost import money_text
+from harness.document import Block, Chart, Heading, Page, Paragraph, Quote, Sketch, Tile, cell_text
 from harness.errors import HarnessError
-from harness.model import JSON, Block, Chart, Heading, Page, Paragraph, Quote, Sketch, Snapshot, SubsetProgress, Tile
+from harness.model import JSON, Snapshot, SubsetProgress
 from harness.printable import in_lines, on_one_line
+from harness.reporting import report as overview
+from harness.reporting.charts import drawn
 from harness.reporting.overview import page as report_page
+from harness.scoring.reports import Report
 from harness.ui import words
 from harness.ui.words import plural
 
@@ -296,7 +298,7 @@ def _reported(report: Report) -> Cells:
         of = report.ranking(metric)
     except ODD_SHAPE:
         return {}
-    interval = f" {overview.spanned(metric, of)}" if of.ci95 else ""
+    interval = f" {rendering.spanned(metric, of)}" if of.ci95 else ""
     order = None if of.value is None else -of.value if metric.lower_is_better else of.value
     cells: Cells = {"score": (f"{metric.name} {overview.with_unit(metric, of.value)}{interval}", order)}
     invalid, answers = sum(report.diagnostics.invalid.values()), report.diagnostics.answers
@@ -492,6 +494,7 @@ def templates() -> Environment:
         "kind": lambda block: type(block).__name__,
         "drawn": _drawn,
     }
+    made.filters["celltext"] = cell_text
     return made
 
 

@@ -24,13 +24,14 @@ from harness.benchmarks.dailymobility.lists import read
 from harness.benchmarks.dailymobility.protocols import LOCATIONS, METRICS, PROPORTIONS, RADIUS, SEQUENCES, all_protocols
 from harness.benchmarks.dailymobility.scores import Estimate
 from harness.benchmarks.dailymobility.spread import FINAL, Side, both, mixed
-from harness.benchmarks.overview import blocks, headline
-from harness.benchmarks.reports import encoded
-from harness.benchmarks.scorer import Scorer, Totals
-from harness.model import JSON, Block, Heading, Paragraph, Record, RunFacts, Table
+from harness.document import Block, Heading, Paragraph, Table
+from harness.model import JSON, Record, RunFacts
+from harness.reporting.report import blocks, headline
 from harness.reporting.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
 from harness.scoring.intervals import Moments, interval, moments
+from harness.scoring.reports import encoded
+from harness.scoring.scorer import Scorer, Totals
 from tests.support import examples
 
 

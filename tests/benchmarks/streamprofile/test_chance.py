@@ -10,8 +10,6 @@ import orjson
 import pytest
 
 from harness.benchmark import VALID, Benchmark, Means, Metric
-from harness.benchmarks.reports import Report
-from harness.benchmarks.scorer import Scorer, raw_rows
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.chance import DRAWS, drawn, expected, urn
 from harness.benchmarks.streamprofile.reply import Reading
@@ -21,6 +19,8 @@ from harness.cli import main
 from harness.engine import finish
 from harness.errors import BenchmarkError
 from harness.model import JSON, Record, RunFacts
+from harness.scoring.reports import Report
+from harness.scoring.scorer import Scorer, raw_rows
 
 BENCHMARK = StreamProfile()
 FACTS = RunFacts(subset="weibo", model="m", name="r", prompt="own", expected_users=40, failed_users=0, notes=())

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from harness.benchmark import Task
-from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.engine.play import play, recorded
 from harness.model import JSON, Completion, Record, Request, RunFacts
+from harness.scoring.scorer import Scorer
 from tests.support import ROOT
 
 PAGE = ROOT / "docs" / "streamprofile.md"

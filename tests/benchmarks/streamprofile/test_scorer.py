@@ -16,17 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.benchmark import Metric
-from harness.benchmarks import reports
 from harness.benchmarks import usage as used
-from harness.benchmarks.overview import blocks, headline
-from harness.benchmarks.reports import Report, Value
-from harness.benchmarks.scorer import Scorer, Totals, bounds
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS, NAMES, harmonic, measure_step
 from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
-from harness.model import JSON, Heading, Record, RunFacts, Table, Verbatim
+from harness.document import Heading, Table, Verbatim
+from harness.model import JSON, Record, RunFacts
+from harness.reporting.report import blocks, headline
+from harness.scoring import reports
+from harness.scoring.reports import Report, Value
+from harness.scoring.scorer import Scorer, Totals, bounds
 from tests.support import examples
 
 BENCHMARK = StreamProfile()

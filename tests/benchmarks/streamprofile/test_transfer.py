@@ -10,7 +10,6 @@ import orjson
 import pytest
 
 from harness.benchmark import VALID, Task, metrics_of
-from harness.benchmarks.scorer import Scorer
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import F1
 from harness.benchmarks.streamprofile.reply import Reading
@@ -18,6 +17,7 @@ from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.model import JSON, Record, RunFacts
+from harness.scoring.scorer import Scorer
 from harness.store.log import unseal
 
 BENCHMARK = StreamProfile()

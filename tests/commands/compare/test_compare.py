@@ -17,7 +17,8 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.commands.compare import blocks as compare
 from harness.commands.compare import figures
-from harness.model import JSON, Chart, Table
+from harness.document import Chart, Table
+from harness.model import JSON
 from harness.store.log import seal, unseal
 from tests.commands.conftest import PLATFORMS, USERS, play, seeded
 

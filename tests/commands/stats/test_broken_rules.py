@@ -13,13 +13,13 @@ import orjson
 import pytest
 
 from harness.benchmark import Benchmark, Means, Metric
-from harness.benchmarks.scorer import Figures
 from harness.benchmarks.streamprofile.baselines import Reading, read
 from harness.benchmarks.streamprofile.metrics import ERRORS, NAMES
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import JSON, Record
+from harness.scoring.scorer import Figures
 from tests.support.scripted import Script, answer, completion, serving
 
 Told = pytest.CaptureFixture[str]

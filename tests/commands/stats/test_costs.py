@@ -17,13 +17,13 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.benchmarks import reports
 from harness.benchmarks.streamprofile.baselines import read
 from harness.cli import main
 from harness.commands.stats import costs
 from harness.commands.stats import reports as leaderboard
 from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
+from harness.reporting import report_files
 from harness.reporting.overview import page
 from tests.support.before import sheets
 from tests.support.scripted import answer, completion, serving
@@ -217,7 +217,7 @@ def test_cost_is_on_the_display_at_the_end_and_on_the_page(
     people = f"{rounded(Decimal(amount.numerator) / amount.denominator)} USD"
     *lines, end = capsys.readouterr().out.splitlines()
     assert any(f"cost {people}" in line for line in lines) and f"cost {people}" in end
-    tiles = page(reports.read((tmp_path / "usd" / "eval_report_weibo.json").read_bytes())).tiles
+    tiles = page(report_files.read((tmp_path / "usd" / "eval_report_weibo.json").read_bytes())).tiles
     assert [tile.value for tile in tiles if tile.name == "cost"] == [people]
 
 

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 
 from harness.benchmark import metrics_of
 from harness.benchmarks import registry, streamprofile
-from harness.benchmarks.reports import declared
 from harness.benchmarks.streamprofile.benchmark import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
@@ -35,6 +34,7 @@ from harness.commands.stats.reports import MetricValue, Scored, declared_of, rea
 from harness.commands.stats.tables import AVERAGE, Figure, MetricTable, layouts, tables
 from harness.commands.stats.workbooks import workbooks
 from harness.reporting.xlsx import WHOLE, Cell, Sheet, titles, workbook
+from harness.scoring.reports import declared
 from tests.support import examples
 
 Told = pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ import pytest
 from harness.commands.view.reading import Chosen, Folder
 from harness.commands.view.server import link
 from harness.commands.view.site import PAGE_MOST, SHOWN_MOST, USERS, NotThere, Site, divided
-from harness.model import Paragraph, Quote
+from harness.document import Paragraph, Quote
 from harness.store.log import objects, seal
 from tests.commands.view.conftest import look
 from tests.support import first_quick

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from harness import About, Benchmark, Cards, InvalidReply, Metric, Records, Scoring, Task, TaskFiles
-from harness.model import Heading, Paragraph, Quote, Table
+from harness.document import Heading, Paragraph, Quote, Table
 
 
 def everywhere(messages, seed):

@@ -13,20 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.model import (
-    Block,
-    Card,
-    Chart,
-    Heading,
-    Paragraph,
-    Quote,
-    Series,
-    Sketch,
-    Table,
-    Tags,
-    Tile,
-    Verbatim,
-)
+from harness.document import Block, Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags, Tile, Verbatim
 from harness.reporting.html import Browser, Document, Shown, page
 
 HOSTILE = "</script></title><img src=x onerror=alert(1)><!-- \u2028\u2029 \u202e右 {{ 7*7 }} & \" ' 😀"
@@ -91,7 +78,7 @@ def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
     assert found.data(id="listed") == [[[HOSTILE, HOSTILE]]]
     kinds = [kind for kind, _ in found.data(class_="card")[0]]
     assert kinds == ["Heading", "Paragraph", "Table", "Verbatim", "Quote", "Tags", "Chart", "Sketch"]
-    assert found.data(class_="card")[0][0][1] == {"text": HOSTILE}
+    assert found.data(class_="card")[0][0][1] == {"text": HOSTILE, "folded": False}
 
 
 def test_line_separators_and_brackets_are_escaped_within_data() -> None:

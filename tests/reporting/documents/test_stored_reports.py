@@ -65,7 +65,7 @@ def test_private_quotes_of_a_report_are_shown_only_on_request(here: Path, posts:
 OWN_SECTIONS = f"""
 
 from harness.benchmark import Means
-from harness.model import Quote
+from harness.document import Quote
 
 
 class Sections(Means):

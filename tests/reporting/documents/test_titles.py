@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from harness.benchmarks import reports as typed
-from harness.benchmarks.reports import Report
 from harness.cli import main
+from harness.reporting import report_files
 from harness.reporting.overview import page
+from harness.scoring.reports import Report
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
 
 
 def _read(path: Path) -> Report:
-    return typed.read(path.read_bytes())
+    return report_files.read(path.read_bytes())
 
 
 def test_page_is_headed_by_its_runs_name_before_the_model(reports: Namespace) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.model import Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags
+from harness.document import Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags
 from harness.reporting.html import Browser, Shown, page
 from tests.reporting.documents.test_html import BLOCKS, HOSTILE
 from tests.support.chromium import PROGRAM, Tab, browser, tab

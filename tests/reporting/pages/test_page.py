@@ -19,21 +19,22 @@ import orjson
 import pytest
 
 from harness.benchmark import Metric
-from harness.benchmarks import reports
 from harness.benchmarks.dailymobility.synth import files
-from harness.benchmarks.scorer import BINS, Scorer, _spread
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
+from harness.document import Card, Chart, Heading, Quote, Tags
 from harness.errors import MachineError
-from harness.model import Card, Chart, Completion, Heading, Quote, Record, Tags
-from harness.reporting import pages
+from harness.model import Completion, Record
+from harness.reporting import pages, report_files
 from harness.reporting.cards import ReportCards
 from harness.reporting.overview import page
 from harness.reporting.pages import PageOptions, write_all, write_page
 from harness.reporting.reported import Reported
+from harness.scoring import reports
 from harness.scoring.intervals import interval, moments
+from harness.scoring.scorer import BINS, Scorer, _spread
 from harness.store import log
 from harness.store.disk import DISK, Disk
 from harness.store.files import RunFiles
@@ -178,7 +179,7 @@ def test_page_is_made_of_the_json_report_alone() -> None:
     """What was written and read again gives the same page."""
     data = report([user(a_step(1, 0.5, 0.5), a_step(2, 0.1, 0.9))], facts(2, failed=1))
     found = page(data)
-    assert found == page(reports.read(reports.encoded(data)))
+    assert found == page(report_files.read(reports.encoded(data)))
     assert found.warning == "INCOMPLETE: 1 of 2 users are scored, 1 failed"
     assert [tile.name for tile in found.tiles] == ["Recall", "F1^NS", "users scored"]
     assert {block.kind for block in found.blocks if isinstance(block, Chart)} == {"curve", "intervals", "histogram"}
@@ -192,7 +193,7 @@ def test_page_of_nobody_is_a_page() -> None:
 def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
     """Histograms have one edge more than values; bounds are as many as values, or none."""
     for name in ("recency/eval_report_weibo", "commuter/eval_report_beijing"):
-        found = page(reports.read((made / f"{name}.json").read_bytes()))
+        found = page(report_files.read((made / f"{name}.json").read_bytes()))
         charts = [block for block in found.blocks if isinstance(block, Chart)]
         assert len(charts) >= 6
         for chart in charts:
@@ -203,7 +204,7 @@ def test_every_series_of_a_picture_is_as_long_as_its_axis(made: Path) -> None:
 
 def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made: Path) -> None:
     """Generated and real: each slot of a ribbon and each histogram is whole."""
-    data = reports.read((made / "commuter/eval_report_beijing.json").read_bytes())
+    data = report_files.read((made / "commuter/eval_report_beijing.json").read_bytes())
     for chart in (block for block in page(data).blocks if isinstance(block, Chart)):
         if chart.kind == "ribbon":
             assert [sum(shares) for shares in zip(*(one.values for one in chart.series), strict=True)] == [

@@ -20,16 +20,16 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from harness.benchmark import VALID, Benchmark, Metric, headline_of, metrics_of
-from harness.benchmarks import reports
 from harness.benchmarks.records import ODD_SHAPE, made_of, text, user_starts
-from harness.benchmarks.reports import Component, Repeats, Report, Scored, Value
 from harness.benchmarks.usage import USAGE, counted
 from harness.benchmarks.user_code import guarded
 from harness.errors import BenchmarkError, in_brief
 from harness.model import Record, RunFacts
+from harness.scoring import reports
 from harness.scoring.bootstrap import Array
 from harness.scoring.components import Components, components
 from harness.scoring.intervals import detectable, interval, moments, parts, with_mark
+from harness.scoring.reports import Component, Repeats, Report, Scored, Value
 
 Counts = NDArray[np.int64]
 

@@ -12,10 +12,12 @@ from msgspec import UNSET
 
 from harness.benchmark import Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
-from harness.benchmarks.reports import Report, Value, breaking, sentence_on_invalid
-from harness.model import RUN_FACTS, Block, Chart, Heading, Paragraph, Quote, Series, Table
+from harness.benchmarks.rendering import intervals, numbers, spanned
+from harness.document import Block, Chart, Heading, Paragraph, Quote, Series, Table
+from harness.model import RUN_FACTS
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED
+from harness.scoring.reports import Diagnostics, Report, Value
 
 CHANCE = "chance"
 APPROXIMATE = (
@@ -263,28 +265,6 @@ def row(metric: Metric, of: Value, *, has_interval: bool = True) -> tuple[str, .
     return metric.name, metric.shown_unit, metric.text(of.value), span, str(of.users)
 
 
-def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
-    """Return the interval of a figure as text."""
-    if of.ci95 is None and of.value is not None:
-        return "too few"
-    return metric.span(of.ci95, signed=signed, approximate=bool(of.approximate))
-
-
-def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
-    """Return a row for each of `names`, a dot for each part. All are of the unit of `metric`."""
-    series = (
-        Series(part, tuple(of[name].value for name in names), *ends([of[name].ci95 for name in names]))
-        for part, of in parts.items()
-    )
-    title, percent = f"{title}, with 95 % intervals", metric.unit is None
-    return Chart("intervals", title, tuple(names), metric.shown_unit, "", tuple(series), percent=percent)
-
-
-def ends(found: Sequence[Sequence[float] | None]) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:
-    """Return the lower and the upper ends of intervals, None for none."""
-    return tuple(one[0] if one else None for one in found), tuple(one[1] if one else None for one in found)
-
-
 def _histogram(metric: Metric, counts: Sequence[int], user: str) -> Chart:
     low, high = (float(bound or 0.0) for bound in metric.bounds or (0.0, 1.0))
     edges = tuple(metric.scale * (low + (high - low) * at / len(counts)) for at in range(len(counts) + 1))
@@ -337,11 +317,6 @@ def _diagnostics(report: Report) -> Iterator[Block]:
     )
 
 
-def numbers(*counted: tuple[str, int]) -> Table:
-    """Return a table of counts."""
-    return Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
-
-
 def _footing(report: Report) -> Iterator[Block]:
     if report.intervals_over is not None:
         yield Heading("Intervals")
@@ -356,3 +331,20 @@ def _footing(report: Report) -> Iterator[Block]:
         yield Paragraph(" ".join(usage.billed(report.cost, report.coverage.scored_users, report.user)))
     if session := usage.session(report.schedule, report.user):
         yield Paragraph(session)
+
+
+def breaking(diagnostics: Diagnostics) -> str:
+    """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none does."""
+    return _counted(diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", "the rules of the task")
+
+
+def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
+    """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty if none is."""
+    return _counted(invalid, answers, "is", "are", "invalid")
+
+
+def _counted(counts: Mapping[str, int], answers: int, one: str, many: str, what: str) -> str:
+    total = sum(counts.values())
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
+    return f"{total} of {answers} answers {one if total == 1 else many} {what} ({kinds})" if total else ""

@@ -5,34 +5,26 @@ The field names are written here and nowhere else. Values are in their metric's 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from harness.benchmark import Benchmark, Metric, headline_of, metrics_of, title_of
-from harness.benchmarks import registry
 from harness.benchmarks import settings as own_settings
-from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.cost import Cost
-from harness.errors import BadInput, in_brief
-from harness.model import JSON, Block, Chart, Completion, Reply, Sketch, Table
+from harness.document import Block
+from harness.model import JSON, Completion, Reply
 from harness.reply_facts import ReplyFacts
 from harness.scoring.bootstrap import Array
 
 FORMAT = 4
 USERS, BLOCKS = "users", "blocks of users"
 """What intervals are made of."""
-MAX_METRICS = 1000
-"""Metrics of a report that is read: a row of a table and a tile of a page each."""
-NOT_A_REPORT = "not a report that this version reads: regenerate it with `reeval`"
 
 Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Number = Annotated[float, Meta(gt=-1e150, lt=1e150)]
@@ -226,72 +218,6 @@ def encoded(report: Report) -> bytes:
     return orjson.dumps(msgspec.to_builtins(report), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def loaded(path: Path) -> Report:
-    """Return the report in a file `eval_report_<subset>.json`. Raise `BadInput` for any other file."""
-    try:
-        report = read(content(path, DOCUMENT_MOST))
-    except OSError:
-        raise BadInput(NOT_A_REPORT) from None
-    if report.subset not in report.subsets:
-        raise BadInput(f"a report of {in_brief(report.benchmark)} on {in_brief(report.subset)}, which it does not have")
-    if path.name != f"eval_report_{report.subset}.json":
-        raise BadInput(f"not the report that its name says but one of the subset {in_brief(report.subset)}")
-    return report
-
-
-def read(content: bytes) -> Report:
-    """Return the report in a file's content, of this format or an earlier one. Raise `BadInput`.
-
-    Format 3 had no approximate intervals, format 2 intervals by the bootstrap, and format 1 most names at another path
-    too.
-    """
-    try:
-        data = msgspec.json.decode(content)
-        found = data["format"]
-        if type(found) is not int or found not in range(1, FORMAT + 1):
-            raise BadInput(f"a report of format {in_brief(found)}, not {FORMAT}: regenerate it with `reeval`")
-        made = _upgraded(data) if found == 1 else msgspec.convert({**data, "format": FORMAT}, Report)
-        _check_metrics(made)
-        for block in made.sections:
-            _check_values(block)
-    except (msgspec.MsgspecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        raise BadInput(NOT_A_REPORT) from None
-    return made
-
-
-def _check_metrics(report: Report) -> None:
-    """Raise `ValueError` for metrics that nobody can have declared so."""
-    if not report.units.keys() >= {*report.headline, *report.values}:
-        raise ValueError("a value of no declared metric")
-    if len(report.units) > MAX_METRICS or len(set(report.headline)) < len(report.headline):
-        raise ValueError("more figures than a table has room for")
-
-
-def _upgraded(data: JSON) -> Report:
-    """Return a report of format 1 as one of this format."""
-    fields, of = Report.__struct_fields__, data.get("diagnostics", {})
-    own = {name: value for name, value in data.items() if name not in (*fields, "bootstrap")}
-    made = {
-        "secondary": {},
-        **data,
-        "format": FORMAT,
-        "details": {name: value for name, value in of.items() if name not in Diagnostics.__struct_fields__} | own,
-        "diagnostics": {**of, "answers": of.get("valid_answers", 0) + sum(of.get("invalid", {}).values())},
-        "sections": [{"block": block["kind"], **block} for block in data.get("sections", ())],
-    }
-    if not registry.is_shipped(data["benchmark"]):
-        return msgspec.convert(made, Report)
-    cls, nothing = registry.find(data["benchmark"]), np.empty(0)
-    report = msgspec.convert(cls.imports.upgraded({**declared(cls), **made}), Report)
-    scored = Scored(report.subset, 0, {}, nothing, None, None, nothing, report)
-    sections = cls(folder=None).scoring.sections(scored) if report.coverage.scored_users else ()
-    return msgspec.structs.replace(report, sections=tuple(sections))
-
-
-FINITE = json.JSONEncoder(allow_nan=False)
-"""Raises `ValueError` for a number that is not finite."""
-
-
 def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
     """Return a benchmark's blocks as a report keeps them. Raise `TypeError` for anything else."""
     given = tuple(blocks)
@@ -302,8 +228,6 @@ def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
         made: tuple[Block, ...] = msgspec.convert(msgspec.to_builtins(given), tuple[Block, ...])
     except msgspec.ValidationError:
         made = tuple(map(_typed, given))
-    for block in made:
-        _check_values(block)
     return made
 
 
@@ -316,41 +240,6 @@ def _typed(block: object) -> Block:
     return made
 
 
-def _check_values(block: Block) -> None:
-    """Raise `TypeError` for values that do not fit together, and for numbers that are not finite."""
-    if isinstance(block, Table) and any(len(row) != len(block.columns) for row in block.rows):
-        raise TypeError(f"a Table of {len(block.columns)} columns has a row of another length")
-    if isinstance(block, Chart | Sketch):  # the only ones that hold numbers
-        try:
-            FINITE.encode(msgspec.to_builtins(block))
-        except ValueError as error:
-            raise TypeError(f"{type(block).__name__}: {error}") from None
-    if isinstance(block, Chart):
-        wanted = len(block.x) - (block.kind == "histogram")
-        for series in block.series:
-            if any(
-                len(of) != wanted for of in (series.values, series.low or series.values, series.high or series.values)
-            ):
-                raise TypeError(f"Chart {block.title}: the series {series.name} has not {wanted} values")
-
-
 # Runs are finished in several threads, and two that look at a type for the first time may end the interpreter.
 for _kind in (Report, Value, Block, Completion, Reply):
     msgspec.json.Decoder(_kind)
-
-
-def breaking(diagnostics: Diagnostics) -> str:
-    """Return `990 of 990 answers break the rules of the task (more_tags 990)`; empty if none does."""
-    return _counted(diagnostics.breaches or {}, diagnostics.answers, "breaks", "break", "the rules of the task")
-
-
-def sentence_on_invalid(invalid: Mapping[str, int], answers: int) -> str:
-    """Return `12 of 100 answers are invalid (no_day 10, refusal 2)`, the most frequent kind first; empty if none is."""
-    return _counted(invalid, answers, "is", "are", "invalid")
-
-
-def _counted(counts: Mapping[str, int], answers: int, one: str, many: str, what: str) -> str:
-    total = sum(counts.values())
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    kinds = ", ".join(f"{kind} {count}" for kind, count in ranked)
-    return f"{total} of {answers} answers {one if total == 1 else many} {what} ({kinds})" if total else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from markupsafe import Markup, escape
 
-from harness.model import Chart, Series, Sketch
+from harness.document import Chart, Series, Sketch
 
 WIDTH, HEIGHT, ROW = 420, 210, 17
 """Units of a picture, which is as wide as its place; of a row of intervals."""
