@@ -9,9 +9,8 @@ import io
 import time
 from dataclasses import replace
 
-from rich.console import Console
-
 from harness.model import Snapshot, SubsetProgress, Warned
+from harness.ui.console import SharedConsole
 from harness.ui.live import LiveDisplay
 
 FRAMES, A_SECOND = 1000, 4
@@ -59,7 +58,7 @@ def seconds_a_frame(runs: int, width: int, height: int) -> float:
     frames = [
         tuple([replace(snapshot(number), name=f"Qwen3-8B-{run}") for run in range(runs)]) for number in range(FRAMES)
     ]
-    console = Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system="256")
+    console = SharedConsole(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system="256")
     with LiveDisplay(console) as observe:
         start = time.process_time()
         for frame in frames:

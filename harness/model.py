@@ -415,8 +415,8 @@ class AtRisk:
     synced: bool = False
 
 
-Load = tuple[tuple[str, int], ...]
-"""Words for the display, each with the cells that are kept for it."""
+Load = tuple[str, ...]
+"""Sentences for the display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,15 +431,16 @@ class Snapshot:
     delay of the event loop, `slowest_write` of the disk, since the last snapshot.
 
     `rate` is in steps and `token_rates` in tokens per second, of prompts and of completions. `eta` is the remaining
-    seconds at that rate, or of the longest user's chain if that takes longer (`chain_bound`), or until a request that
-    hangs times out (`at_most`); None if unknown. `latency` is the median and the 95th percentile of a reply. `faults`
-    are failed tries and `failures` failed users, by kind, the most frequent first; `notices` are other events of
-    requests, by kind. Tokens are those of this session, `projected_tokens` those expected by its end. `cost` is that of
-    all saved replies, of earlier sessions too, by currency, and `projected_cost` that expected by the end; empty
-    without a price. `allowance` is what is shown of a limit on what requests take; empty without one. `warnings` are
-    the last ones, the newest first. `over` is whether the run has ended, in any way. `load` is what is shown instead of
-    requests in flight where all users advance together, else empty. `unusable` are the replies of this session that no
-    answer could be read from, by kind, the most frequent first.
+    seconds at that rate, or of the longest user's chain if that takes longer or all users left are in play
+    (`chain_bound`), after a `pause`; or until a request that hangs times out (`at_most`); None if unknown.
+    `latency` is the median and the 95th percentile of a reply. `faults` are failed tries and `failures` failed
+    users, by kind, the most frequent first; `notices` are other events of requests, by kind. Tokens are those of
+    this session, `projected_tokens` those expected by its end. `cost` is that of all saved replies, of earlier
+    sessions too, by currency, and `projected_cost` that expected by the end; empty without a price. `allowance` is
+    what is shown of a limit on what requests take; empty without one. `warnings` are the last ones, the newest
+    first. `over` is whether the run has ended, in any way. `load` is what is shown instead of requests in flight
+    where all users advance together, else empty. `unusable` are the replies of this session that no answer could be
+    read from, by kind, the most frequent first.
     """
 
     name: str

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
-from rich.console import Console
-
 from harness.benchmarks import usage
 from harness.commands.notices import Printer, ends, notices, resume_commands
 from harness.engine.events import Emit, Event, Scored
@@ -18,13 +16,13 @@ from harness.engine.session import Session
 from harness.options import options
 from harness.options.plan import Plan
 from harness.reporting.reported import Reported
-from harness.ui.console import PLAIN
+from harness.ui.console import PLAIN, SharedConsole
 from harness.ui.live import display
 
 
 def launch(
     plans: Sequence[Plan],
-    console: Console,
+    console: SharedConsole,
     hooks: Sequence[Hooks] = (),
     *,
     reported: Callable[[Reported, Say], None],
@@ -80,12 +78,12 @@ def _open(
     return sessions, code
 
 
-def _play(sessions: Sequence[Session], hooks: Sequence[Hooks], console: Console, caller: options.Session) -> None:
+def _play(sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, caller: options.Session) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
     say = partial(console.print, **PLAIN)
 
     def shown() -> AbstractContextManager[Observe]:
-        return nullcontext(caller.progress) if caller.progress else display(console)
+        return nullcontext(caller.progress) if caller.progress else display(console, verbose=caller.verbose)
 
     playing = partial(play, hooks=hooks, say=say, display=shown, run_async=caller.run_async)
     for one in hooks:

@@ -254,13 +254,15 @@ class Progress:
         rate, *token_rates = self._rates.of(now, self._counts())
         outage = self._caller.health.outage(now)
         stragglers = self._caller.stragglers()
-        eta, at_most, chain_bound = self._to_go(steps, longest, rate, stragglers, bool(load))
+        subsets = tuple(run.progress() for run in self._runs)
+        users_left = sum(subset.users - subset.done - subset.failed for subset in subsets)
+        eta, at_most, chain_bound = self._to_go(users_left, steps, longest, rate, stragglers, bool(load))
         warnings = [*self._findings.shown.recent(now), *self._last_fault.recent(now), *self._hanging(stragglers)]
         return Snapshot(
             name=self.name,
             model=self._runs[0].sampling.model,
             seconds=now - self._started,
-            subsets=tuple(run.progress() for run in self._runs),
+            subsets=subsets,
             requested=self.requested,
             limit=limiter.limit,
             in_flight=limiter.in_flight,
@@ -301,13 +303,29 @@ class Progress:
         )
 
     def _to_go(
-        self, steps: int, longest: int, rate: float, stragglers: Sequence[tuple[int, str, float]], together: bool
+        self,
+        users_left: int,
+        steps: int,
+        longest: int,
+        rate: float,
+        stragglers: Sequence[tuple[int, str, float]],
+        together: bool,
     ) -> tuple[float | None, bool, bool]:
         """Return the seconds to go, whether they are only an upper bound (a request hangs), and whether the longest
         chain determines them: always, where all users advance together."""
         mean, per_step = self._caller.latency.mean, self._replies_per_step
         step_seconds = mean if mean is None or per_step is None else mean * per_step
-        eta, chain_bound = time_to_go(steps, longest, rate, step_seconds, self._caller.health.down)
+        limiter = self._caller.limiter
+        usable_slots = limiter.slots.limit - (limiter.slots.in_flight - limiter.in_flight)
+        eta, chain_bound = time_to_go(
+            steps=steps,
+            longest=longest,
+            rate=rate,
+            step_seconds=step_seconds,
+            all_in_play=limiter.slots.rates is None and users_left <= usable_slots,
+            pause=self._caller.pause_left,
+            outage=self._caller.health.down,
+        )
         oldest = None if stragglers else self._caller.oldest
         if eta is not None and oldest is not None and (left := self._caller.latency.left(oldest)) > eta:
             eta, chain_bound = left, False
@@ -366,16 +384,33 @@ class Progress:
 
 
 def time_to_go(
-    steps: int, longest: int, rate: float, step_seconds: float | None, outage: bool
+    *,
+    steps: int,
+    longest: int,
+    rate: float,
+    step_seconds: float | None,
+    all_in_play: bool,
+    pause: float,
+    outage: bool,
 ) -> tuple[float | None, bool]:
     """Return the seconds to go, and whether the longest chain determines them: its steps come one after another.
 
     `steps` remain in all and `longest` in one chain; `rate` is in steps a second, `step_seconds` is the time in flight
-    of a step of a chain. None in an outage, or before the first steps.
+    of a step of a chain. `all_in_play` means that no user waits for a slot or a rate: then only the longest chain
+    counts, since the rate is still that of more users. Nothing goes on for `pause` seconds. None in an outage, whose
+    end nobody knows, or before the first steps.
+
+    It assumes that rate and latency stay as they were in the last half minute, that a step takes as many replies as
+    those so far, and that no further try fails.
     """
     if not steps:
         return 0.0, False
-    if outage or not rate:
+    if outage:
         return None, False
-    chain, work = longest * (step_seconds or 0.0), steps / rate
-    return max(chain, work), chain > work
+    chain = longest * (step_seconds or 0.0)
+    if all_in_play and chain:
+        return pause + chain, True
+    if not rate:
+        return None, False
+    work = steps / rate
+    return pause + max(chain, work), chain > work

@@ -340,6 +340,7 @@ class Session(ResultsFolder, Pages):
         "what a saved reply survives: this process (default), or a power loss"
     )
     no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
+    verbose: bool = option(False, "show more of a run in play: waiting, latency, event loop, disk, what is at risk")
     allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
     allow: Sequence[str] = option(
         (), "accept that this field of an earlier run differs; may be repeated", unit="FIELD", once=True

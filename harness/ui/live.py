@@ -3,38 +3,42 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 
-from rich.console import Console
+from rich.console import Group
 from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
+from rich.text import Text
 
 from harness.model import Snapshots
-from harness.ui.board import Board
+from harness.ui.board import view
 from harness.ui.console import SharedConsole
 from harness.ui.progress import Display, PlainDisplay
+from harness.ui.screen import Screen
 
 
-def display(console: Console) -> Display:
-    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines for others."""
+def display(console: SharedConsole, *, verbose: bool = False) -> Display:
+    """Return a live display for a notebook and for a terminal that can move its cursor, plain lines for others.
+
+    `verbose` adds what developers read.
+    """
     if console.is_jupyter:  # the module needs IPython
         from harness.ui.notebook import NotebookDisplay
 
-        return NotebookDisplay()
+        return NotebookDisplay(verbose=verbose)
     if console.is_terminal and not console.is_dumb_terminal:
-        return LiveDisplay(console)
-    return PlainDisplay(console)
+        return LiveDisplay(console, verbose=verbose)
+    return PlainDisplay(console, verbose=verbose)
 
 
 class LiveDisplay:
     """The board, redrawn in place; other output is printed above it."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: SharedConsole, *, verbose: bool = False) -> None:
         self._console = console
-        self._turn = console.turn if isinstance(console, SharedConsole) else threading.RLock()
-        self._board = Board(())
+        self._verbose = verbose
+        self._lines: list[Text] = []
         self._live = Live(
             console=console,
             auto_refresh=False,
@@ -48,28 +52,21 @@ class LiveDisplay:
         return self._observe
 
     def __exit__(self, *error: object) -> None:
-        with self._turn:
-            self._take_up_wrapped_lines()
+        with self._console.turn:
+            self._erase_wrapped_lines()
             self._live.stop()
 
     def _observe(self, snapshots: Snapshots) -> None:
-        with self._turn:
-            self._take_up_wrapped_lines()
-            self._board = Board(snapshots)
-            self._live.update(self._board, refresh=True)
+        with self._console.turn:
+            self._erase_wrapped_lines()
+            size = self._console.size
+            screen = Screen(size.width, size.height, self._console.encoding)
+            self._lines = view(snapshots, screen, verbose=self._verbose)
+            self._live.update(Group(*self._lines), refresh=True)
 
-    def _take_up_wrapped_lines(self) -> None:
-        """Move up over the extra lines of the last board, which a terminal that became narrower has wrapped; a board
-        that is higher than the terminal by now has no line above it to keep, and all is erased."""
-        widths, size = self._board.widths, self._console.size
-        extra = wrapped(widths, size.width)
-        if len(widths) + extra > size.height:
+    def _erase_wrapped_lines(self) -> None:
+        """Erase the screen if the last board does not fit it any more: it has more lines than are gone up by now, since
+        a terminal that became narrower has wrapped them."""
+        size = self._console.size
+        if len(self._lines) > size.height or any(line.cell_len > size.width for line in self._lines):
             self._console.control(Control(ControlType.HOME, ControlType.CLEAR))
-        elif extra:
-            erased = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
-            self._console.control(Control(ControlType.CARRIAGE_RETURN, *(erased * extra)))
-
-
-def wrapped(widths: list[int], columns: int) -> int:
-    """Return how many extra lines lines of these widths take on a terminal of so many columns."""
-    return sum([max(0, width - 1) // columns for width in widths])

@@ -22,7 +22,8 @@ SCREEN = Screen(100, 30)
 class NotebookDisplay:
     """One output that is updated until the end, when the last state stays."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, verbose: bool = False) -> None:
+        self._verbose = verbose
         self._handle: Any = None
         self._next = 0.0
         self._last: Snapshots = ()
@@ -41,7 +42,7 @@ class NotebookDisplay:
             self._show(snapshots)
 
     def _show(self, snapshots: Snapshots) -> None:
-        text = {"text/plain": "\n".join(line.plain for line in view(snapshots, SCREEN))}
+        text = {"text/plain": "\n".join(line.plain for line in view(snapshots, SCREEN, verbose=self._verbose))}
         if self._handle is None:
             self._handle = display(text, raw=True, display_id=True)
         else:

@@ -1,101 +1,70 @@
-"""Plain lines that show a running schedule."""
+"""Displays in general, and the plain lines of a log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from math import inf
 
-from rich.cells import cell_len
 from rich.console import Console
 
-from harness.model import Snapshot, Snapshots, SubsetProgress
+from harness.model import Snapshot, Snapshots
 from harness.printable import on_one_line
-from harness.ui import words
-from harness.ui.cells import plain
+from harness.ui import content
+from harness.ui.content import BETWEEN
 
-PLAIN_SECONDS, LONGEST_PLAIN_SECONDS, PLAIN_SHARE = 5.0, 60.0, 1 / 12
-"""Seconds between two entries in a log: at first, at most, and in between as a share of the time elapsed."""
-COLUMNS = 80
-"""Line length of logs."""
-WARNINGS = 2
-"""A run shows at most one fault, so the other line is a finding, if there is one."""
-NOTHING = ("0 waiting", "0 backing off")
-"""Left out of logs."""
+FIRST_LINE, NEXT_LINE = 5.0, 30.0
+"""Seconds of a run until its first line, and between two lines."""
 
 
-class Display(Protocol):
-    def __enter__(self) -> Callable[[Snapshots], None]: ...
-    def __exit__(self, *error: object) -> None: ...
+Display = AbstractContextManager[Callable[[Snapshots], None]]
+"""Shows the snapshots that it is called with."""
 
 
 class PlainDisplay:
-    """A few lines every five seconds, less often the longer the run takes, and at the end."""
+    """A line on each run every half minute of its own clock, and a last one at its end. A warning is printed once."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         self._console = console
-        self._next = PLAIN_SECONDS
+        self._verbose = verbose
+        self._next: dict[tuple[str, str], float] = {}
+        """When the next line of each run is due, in seconds of its clock."""
+        self._warned: set[str] = set()
         self._last: Snapshots = ()
 
     def __enter__(self) -> Callable[[Snapshots], None]:
         return self._observe
 
     def __exit__(self, *error: object) -> None:
-        if self._last:
-            self._print(self._last)
+        self._print([s for s in self._last if not s.over])
 
     def _observe(self, snapshots: Snapshots) -> None:
-        self._last, gone = snapshots, snapshots[0].seconds
-        if gone >= self._next:
-            self._next = gone + min(LONGEST_PLAIN_SECONDS, max(PLAIN_SECONDS, PLAIN_SHARE * gone))
-            self._print(snapshots)
+        self._last = snapshots
+        self._print([s for s in snapshots if self._is_due(s)])
 
-    def _print(self, snapshots: Snapshots) -> None:
-        made = lines(snapshots, self._console.encoding).split("\n")
-        self._console.print(*made, sep="\n", highlight=False, soft_wrap=True, markup=False)
+    def _is_due(self, s: Snapshot) -> bool:
+        run = s.name, s.subsets[0].subset
+        due = self._next.setdefault(run, FIRST_LINE)
+        if due == inf or not (s.over or s.seconds >= due):
+            return False
+        self._next[run] = inf if s.over else s.seconds + NEXT_LINE
+        return True
 
-
-def lines(snapshots: Snapshots, encoding: str = "utf-8") -> str:
-    """Return a few lines on each run, for logs; of a run that has ended while others continue, only its state."""
-    some_go_on = not all(s.over for s in snapshots)
-    paragraphs = [folded(list(map(on_one_line, _parts(s, encoding, short=s.over and some_go_on)))) for s in snapshots]
-    if len(paragraphs) == 1:
-        return paragraphs[0]
-    return "\n".join([f"{on_one_line(s.name)}: {words}" for s, words in zip(snapshots, paragraphs, strict=True)])
-
-
-def _parts(s: Snapshot, encoding: str, *, short: bool) -> list[str]:
-    subsets = [_subset_words(subset) for subset in s.subsets]
-    if short:
-        return [*subsets, words.state(s)]
-    labelled = (
-        ("", words.in_flight(s)),
-        ("", words.speed(s)),
-        ("latency ", words.latency(s)[:1]),
-        ("requests ", words.requests(s)),
-        ("failed ", words.failures(s)),
-        ("tokens ", words.tokens(s)),
-        ("cost ", words.cost(s)),
-    )
-    texts = [(label, [part.text.strip() for part in parts if part.text not in NOTHING]) for label, parts in labelled]
-    parts = [text for label, some in texts if some for text in (label + some[0], *some[1:])]
-    warnings = [f"warning {plain(words.warned(one), encoding)}" for one in s.warnings[:WARNINGS]]
-    return [*subsets, words.time(s), *parts, *warnings]
+    def _print(self, runs: Sequence[Snapshot]) -> None:
+        if not runs:
+            return
+        lines = [line(s, verbose=self._verbose) for s in runs]
+        new = {text: sentence for text, sentence in content.warnings(self._last).items() if text not in self._warned}
+        self._warned.update(new)
+        lines += [f"warning {on_one_line(sentence)}" for sentence in new.values()]
+        self._console.print(*lines, sep="\n", highlight=False, soft_wrap=True, markup=False)
 
 
-def folded(parts: list[str]) -> str:
-    """Join parts with bars, on as few lines of `COLUMNS` as possible; only a longer part has a longer line."""
-    made = [parts[0]]
-    for part in parts[1:]:
-        joined = f"{made[-1]} | {part}"
-        if cell_len(joined) <= COLUMNS:
-            made[-1] = joined
-        else:
-            made.append(f"  {part}")
-    return "\n".join(made)
-
-
-def _subset_words(subset: SubsetProgress) -> str:
-    scores = "".join(f" {name} {words.figure(value, subset.units.get(name))}" for name, value in subset.scores.items())
-    scores += f" over {words.plural(subset.scored_users, 'user')}" if subset.scores else ""
-    failed = f" ({subset.failed} failed)" if subset.failed else ""
-    return f"{subset.subset} {subset.done}/{subset.users}{failed}{scores}"
+def line(s: Snapshot, *, verbose: bool = False) -> str:
+    """Return the rows of a run and what the board says below them, on one line."""
+    rows = [
+        ", ".join(filter(None, [f"{row.name.strip()}: {row.users}", *row.figures, row.eta, row.failed]))
+        for row in content.rows((s,), with_subsets=True)
+    ]
+    details = content.details(s) if verbose else ()
+    return on_one_line(BETWEEN.join([*rows, *content.traffic((s,)), *content.troubles((s,)), *details]))

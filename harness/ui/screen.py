@@ -1,15 +1,10 @@
-"""The screen of a terminal: its size in cells, and texts cut to fit."""
+"""The screen of a terminal: its size in cells, the characters that it has, and texts cut to fit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-
-from harness.ui.cells import has, plain
-
-BARS, PLAIN_BARS = "━─", "#-"
-"""Done, and not yet: of encodings that have lines, and of all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +15,26 @@ class Screen:
     height: int
     encoding: str = "utf-8"
 
+    def has(self, text: str) -> bool:
+        """Return whether the encoding has these characters; False for an unknown encoding."""
+        try:
+            return bool(text.encode(self.encoding))
+        except (UnicodeError, LookupError):
+            return False
+
     @property
     def bars(self) -> str:
-        return BARS if has(self.encoding, BARS) else PLAIN_BARS
+        """The character of what is done, and of what is not."""
+        return "━─" if self.has("━─") else "#-"
 
-    def plain(self, text: str) -> str:
-        """Return a text on one line, in the terminal's characters."""
-        return plain(text, self.encoding)
-
-    def cut(self, text: str, width: int) -> str:
-        """Return a plain text in at most so many cells."""
+    def fit(self, text: str, width: int) -> str:
+        """Return a text on one line in at most so many cells (or two), in the terminal's characters and as wide as it
+        looks: characters that the encoding lacks are escaped, others that do not print are left out."""
+        if not text.isprintable():
+            text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+        if not self.has(text):
+            text = text.encode("ascii", "backslashreplace").decode()
         if cell_len(text) <= width:
             return text
-        mark = "" if width <= 2 else "…" if has(self.encoding, "…") else ".."
+        mark = "…" if self.has("…") else ".."
         return set_cell_size(text, max(0, width - len(mark))).rstrip() + mark

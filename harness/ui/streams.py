@@ -28,12 +28,12 @@ def admit_all_characters() -> None:
 
 def tell(sentence: str) -> None:
     """Print a sentence to the user on stderr, if it can be written: always one line."""
-    words = on_one_line(sentence)
-    cut = f" … ({len(words) - LONGEST} more characters)"
-    bounded = words if len(words) <= LONGEST + len(cut) else words[:LONGEST] + cut
+    text = on_one_line(sentence)
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]} … ({len(text) - LONGEST} more characters)"
     try:
         if sys.stderr is not None:  # `print` would take stdout instead
-            print(f"harness: {bounded}", file=sys.stderr, flush=True)
+            print(f"harness: {text}", file=sys.stderr, flush=True)
     except OSError:
         drop(sys.stderr)
 

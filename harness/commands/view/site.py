@@ -343,7 +343,7 @@ def live_tiles(snapshot: Snapshot, subset: str) -> tuple[Tile, ...]:
     tiles = [Tile(name, words.figure(value, of.units.get(name)), over) for name, value in of.scores.items()]
     tiles.append(Tile("users done", str(of.done), f"of {of.users}" + (f", {of.failed} failed" if of.failed else "")))
     tiles.append(Tile("steps", str(of.steps_done), f"of {of.steps}"))
-    tiles.append(Tile("speed", words.pace(snapshot.rate), words.time(snapshot)))
+    tiles.append(Tile("speed", words.pace(snapshot.rate), words.ends(snapshot)))
     if snapshot.cost:
         expected = f"about {money_text(snapshot.projected_cost)} at the end" if snapshot.projected_cost else ""
         tiles.append(Tile("cost", money_text(snapshot.cost), expected))
@@ -353,14 +353,13 @@ def live_tiles(snapshot: Snapshot, subset: str) -> tuple[Tile, ...]:
 def live_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Return what the dashboard shows of a run's traffic."""
     pieces = (
-        ("load", words.in_flight(snapshot)),
-        ("speed", words.speed(snapshot)),
+        ("load", [*words.in_flight(snapshot), *words.held_back(snapshot)]),
+        ("speed", [words.pace(snapshot.rate)]),
         ("latency", words.latency(snapshot)),
-        ("requests", words.requests(snapshot)),
-        ("failed", words.failures(snapshot)),
-        ("tokens", words.tokens(snapshot)),
+        ("requests", [*words.requests(snapshot), *words.failed((snapshot,))]),
+        ("tokens", words.tokens_of(snapshot.prompt_tokens, snapshot.completion_tokens)),
     )
-    lines = [(label, " | ".join(piece.text.strip() for piece in of if piece.text)) for label, of in pieces]
+    lines = [(label, " | ".join(texts)) for label, texts in pieces]
     return [line for line in lines if line[1]] + [("warning", words.warned(one)) for one in snapshot.warnings]
 
 

@@ -225,11 +225,10 @@ class Waves:
         """Return how far the last wave is, and what is at the provider."""
         number = max(journal.waves for journal in self._journals.values())
         wave = Wave.of(number, [one for _, one in self._outstanding])
-        completed = f"{wave.completed:>{len(str(wave.requests))}}/{wave.requests}"
         return (
-            (f"wave {wave.number}", 8),
-            (f"{plural(wave.batches, 'batch', 'batches')} in progress", 22),
-            (f"{completed} requests completed by the provider", 0),
+            f"wave {wave.number}",
+            f"{plural(wave.batches, 'batch', 'batches')} in progress",
+            f"{wave.completed:,}/{wave.requests:,} requests completed by the provider",
         )
 
     async def _find(self, run: Run, one: Submission) -> None:

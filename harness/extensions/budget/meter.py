@@ -175,7 +175,7 @@ class Meter(Allowance):
         cap = self.budget.cap
         amounts = self.budget.spent, cap.amount
         spent, whole = map(count, map(float, amounts)) if cap.unit == TOKENS else map(rounded, amounts)
-        return ((f"budget {spent} of {whole} {cap.unit}", 30),)
+        return (f"budget {spent} of {whole} {cap.unit}",)
 
     @property
     def waits_for(self) -> str:

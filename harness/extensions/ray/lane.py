@@ -215,6 +215,7 @@ class LaneOfParts(Lane):
             waiting=sum([snapshot.waiting for snapshot in live]),
             backing_off=sum([snapshot.backing_off for snapshot in live]),
             pause=calmest.pause,
+            eta=None if base.eta is None else base.eta + calmest.pause,
             outage=calmest.outage,
             silence=calmest.silence,
             warnings=tuple(sorted(warnings.values(), key=lambda warning: warning.age))[:WARNINGS],

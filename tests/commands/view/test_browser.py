@@ -315,7 +315,7 @@ def test_run_is_watched_set_and_stopped_from_another_shell(tmp_path: Path, engin
         command = [sys.executable, "-m", "harness", "watch", "m", "--results-dir", "results"]
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as watching:
             assert watching.stdout is not None
-            wait_for(lambda: "limit 9, 9 requested" in (watching.stdout.readline() if watching.stdout else ""))
+            wait_for(lambda: " of 9 allowed" in (watching.stdout.readline() if watching.stdout else ""))
             assert "stopping" in shell_says("stop", "m")
             let.release(100_000)
             assert shell.process is not None and shell.process.wait(TIMEOUT) == 130

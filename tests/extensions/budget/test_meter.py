@@ -151,7 +151,7 @@ def test_failed_try_costs_its_reservation_unless_it_was_refused(kind: str) -> No
 def test_display_has_what_is_spent(cap: str, spent: str, words: str) -> None:
     made = meter(cap)
     made.budget.carry("", Decimal(spent))
-    assert [text for text, _ in made.load] == [words] and made.held_by == "budget"
+    assert made.load == (words,) and made.held_by == "budget"
 
 
 def test_request_that_does_not_fit_waits_for_what_others_give_back() -> None:

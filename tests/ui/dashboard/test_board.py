@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from harness.cost import rounded
-from harness.model import JSON, AtRisk, Snapshot, SubsetProgress, Warned
-from harness.ui import progress
-from harness.ui.board import Board, view
+from harness.model import AtRisk, Snapshot, SubsetProgress, Warned
+from harness.ui.board import view
 from harness.ui.console import SharedConsole
-from harness.ui.live import LiveDisplay, display, wrapped
-from harness.ui.progress import PlainDisplay, lines
+from harness.ui.live import LiveDisplay, display
+from harness.ui.progress import line
 from harness.ui.screen import Screen
 from tests.support import examples
 from tests.ui.test_display import CNY, FULL, SCORED, SCORES, SUBSET, USD, snapshot
@@ -29,56 +27,77 @@ EXPECTED = Path(__file__).parent / "expected"
 """What is shown, as it was looked at and found good."""
 
 
-def shown(snapshots: tuple[Snapshot, ...], width: int, height: int = 30, encoding: str = "utf-8") -> list[str]:
-    return [line.plain for line in view(snapshots, Screen(width, height, encoding))]
+def shown(
+    snapshots: tuple[Snapshot, ...], width: int, height: int = 30, encoding: str = "utf-8", verbose: bool = False
+) -> list[str]:
+    return [text.plain.rstrip() for text in view(snapshots, Screen(width, height, encoding), verbose=verbose)]
 
 
 def expected(name: str) -> list[str]:
     return (EXPECTED / f"{name}.txt").read_text(encoding="utf-8").splitlines()
 
 
-def test_dashboard_at_eighty_columns() -> None:
-    """Everything that is known of a run, in fewer than 24 lines of at most 80 cells."""
-    assert shown((snapshot(SCORED, SUBSET, **FULL),), 80) == expected("80")
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_board_of_a_run_with_subsets(width: int) -> None:
+    """A row for the run and each subset, the traffic, what is wrong, and the last warning."""
+    assert shown((snapshot(SCORED, SUBSET, **FULL),), width) == expected(str(width))
 
 
-def test_dashboard_at_120_columns() -> None:
-    """What is wider is the bars, and what shares a line."""
-    assert shown((snapshot(SCORED, SUBSET, **FULL),), 120) == expected("120")
+def test_board_of_one_run_is_a_line_of_eighty_columns_with_both_figures() -> None:
+    run = snapshot(replace(SCORED, failed=0), model="m", name="Qwen3-8B", eta=500.0, in_flight=64)
+    row, traffic = shown((run,), 80)
+    assert row == "Qwen3-8B  ━━━━━━━━━━──────────  600/1,200  Recall 40.00%  F1^NS 20.00%  ETA 8:20"
+    assert traffic == "64 in flight of 64 allowed | 12.3 steps/s | 12.3M tokens in, 2.3M out"
 
 
-def test_dashboard_at_160_columns() -> None:
+def test_verbose_board_has_lines_for_developers() -> None:
     """A run that syncs tells users and milliseconds that a power loss could take."""
     risk = AtRisk(2, 0.042, synced=True)
-    assert shown((snapshot(SCORED, SUBSET, **(FULL | {"at_risk": risk})),), 160) == expected("160")
+    assert shown((snapshot(SCORED, **(FULL | {"at_risk": risk})),), 80, verbose=True) == expected("verbose")
 
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_run_that_advances_together_shows_its_load_instead_of_requests_in_flight(others: int) -> None:
     """By itself and next to another run, on a terminal and in a log."""
-    run = snapshot(SCORED, load=(("wave 3", 8), ("420/600 requests", 0)), limit=5555)
+    run = snapshot(SCORED, load=("wave 3", "420/600 requests"), limit=5555)
     runs = (run, *[snapshot(SCORED, name="gpt-5-mini") for _ in range(others)])
-    for text in ("\n".join(shown(runs, 120, 40)), lines(runs)):
+    for text in ("\n".join(shown(runs, 120, 40)), line(run)):
         assert "wave 3" in text and "420/600 requests" in text
-        assert "5555" not in text
+        assert "5,555" not in text
 
 
 def test_two_runs_fit_a_small_terminal() -> None:
-    """Each has its subsets and a line or two on its traffic; the warnings of both say whose they are."""
+    """Each has its subsets, all together their traffic and what is wrong; the warning says whose it is."""
     runs = (snapshot(SCORED, SUBSET, **FULL), snapshot(SCORED, name="gpt-5-mini", stopping="no quota"))
     assert shown(runs, 80, 24) == expected("two_runs")
 
 
+def test_runs_have_rows_of_their_own_where_those_of_subsets_do_not_fit() -> None:
+    """Three runs of two subsets are nine rows, or three."""
+    runs = tuple([snapshot(SCORED, SUBSET, name=f"run-{number}", in_flight=1) for number in range(3)])
+    assert [row.split()[0] for row in shown(runs, 80, 11)[:9]] == [
+        name for number in range(3) for name in (f"run-{number}", "weibo", "xiaohongshu")
+    ]
+    assert [row.split()[0] for row in shown(runs, 80, 10)[:4]] == ["run-0", "run-1", "run-2", "3"]
+
+
 def test_twenty_runs_are_a_row_each_in_24_lines() -> None:
-    """And where there are fewer lines, those that have ended go first, and the rest is counted."""
+    """And where there are fewer lines, those that have ended go first, and the others are counted."""
     runs = tuple([snapshot(name=f"run-{number}", over=number < 5, in_flight=1) for number in range(20)])
     rows = shown(runs, 80, 24)
-    assert [row.split()[0] for row in rows[1:21]] == [f"run-{number}" for number in range(20)]
+    assert [row.split()[0] for row in rows[:20]] == [f"run-{number}" for number in range(20)]
     assert len(rows) <= 23
     few = shown(runs, 80, 12)
-    assert len(few) == 11
-    assert [row.split()[0] for row in few[1:9]] == [f"run-{number}" for number in range(5, 13)]
-    assert few[9] == "and 12 more runs, 5 done"
+    assert [row.split()[0] for row in few[:9]] == [f"run-{number}" for number in range(5, 14)]
+    assert few[9] == "and 11 more" and len(few) == 11
+
+
+def test_chinese_name_is_cut_with_an_ellipsis_within_its_cells() -> None:
+    """A quarter of the width, of which a character takes two cells: the columns after it stay in line."""
+    runs = (snapshot(name="千问三号超大杯模型测试版"), snapshot(name="Qwen3-8B"))
+    chinese, latin, *_ = shown(runs, 80)
+    assert chinese.startswith("千问三号超大杯模型…  ━")
+    assert cell_len(chinese[: chinese.index("━")]) == latin.index("━")
 
 
 subsets = st.builds(
@@ -124,56 +143,42 @@ def test_no_terminal_is_too_small(runs: list[Snapshot], width: int, height: int,
         "".join(lines).encode("ascii" if encoding == "none" else encoding)
 
 
-def marks(lines: list[str]) -> list[list[int]]:
-    """Where the bars between parts stand."""
-    return [[place for place, c in enumerate(line) if c == "|"] for line in lines]
-
-
 def test_nothing_moves_while_numbers_grow() -> None:
-    """From the first step to the last, headings, bars and the marks between parts stand where they stood."""
-    early: JSON = {"in_flight": 1, "waiting": 0, "backing_off": 0, "rate": 1.0, "latency": (0.001, 0.02), "requests": 1}
-    early |= {"prompt_tokens": 5, "completion_tokens": 1, "token_rates": (1.0, 0.0), "projected_tokens": (10, 2)}
-    begun = replace(SCORED, done=0, failed=1, steps_done=1, scores={"Recall": 0.0, "F1^NS": None}, scored_users=1)
-    ended = replace(SCORED, done=1180, steps_done=9600, scores={"Recall": 1.0, "F1^NS": 1.0}, scored_users=1180)
-    first = shown((snapshot(begun, **(FULL | early)),), 80)
-    last = shown((snapshot(ended, **FULL),), 80)
-    assert first[1] == last[1] and first[2].index("─") == last[2].index("━")
-    assert [line[:10] for line in first[3:]] == [line[:10] for line in last[3:]]
-    assert marks(first[3:]) == marks(last[3:])
+    """From the first step to the last, bars, users and figures are where they were."""
+    begun = replace(SCORED, done=0, steps_done=1, scores={"Recall": 0.01, "F1^NS": 0.02}, scored_users=1)
+    [first, *_], [last, *_] = (shown((snapshot(subset, eta=61.0),), 80) for subset in (begun, SCORED))
+    for text in ("/1,200", "Recall", "F1^NS", "ETA"):
+        assert abs(first.index(text) - last.index(text)) <= 2
 
 
-def test_totals_of_all_runs_are_shown_where_there_is_room_for_more() -> None:
-    """One line, also under runs with a paragraph each; a single run has none."""
-    runs = (snapshot(SCORED, in_flight=3), snapshot(SCORED, name="b", in_flight=4))
+def test_traffic_is_that_of_all_runs() -> None:
+    """One line below their rows, whatever the height; runs that have ended count for tokens alone."""
+    runs = (snapshot(in_flight=3), snapshot(name="b", in_flight=4), snapshot(name="c", in_flight=9, over=True))
     for height in (60, 24, 8):
-        [line] = [line for line in shown(runs, 120, height) if "2 runs, 0 ended" in line]
-        assert "7 in flight" in line and "24.7M tokens in, 4.7M out" in line
-    assert not any(" ended" in line for line in shown(runs[:1], 120, 60))
+        assert "7 in flight | 24.6 steps/s | 37.0M tokens in, 7.0M out | 1:40 gone" in shown(runs, 120, height)
+    assert "12.3M tokens in, 2.3M out | 1:40 gone" in shown(runs[2:], 120)
 
 
 def test_what_a_feature_allows_is_shown_and_that_a_run_waits_for_it() -> None:
-    of = snapshot(allowance=(("purse 3 of 5", 20),), held_by="purse")
-    assert any("purse 3 of 5" in line for line in shown((of,), 100))
-    assert "purse 3 of 5" in progress.lines((of,)) and "held by the purse" in progress.lines((of,))
+    run = snapshot(allowance=("purse 3 of 5",), held_by="purse")
+    for text in ("\n".join(shown((run,), 120)), line(run)):
+        assert "purse 3 of 5" in text and "held by the purse" in text
 
 
 def test_cost_is_shown_with_its_projection() -> None:
-    """On the board and in lines; a run without a price has no such line."""
-    of = snapshot(cost=(USD,), projected_cost=(USD._replace(amount=Decimal("1.5"), about=True),))
-    (line,) = [line for line in shown((of,), 100) if line.startswith("cost")]
-    assert "0.01235 USD" in line and "about 1.500 USD" in line
-    assert "cost 0.01235 USD" in progress.lines((of,))
-    assert not any("cost" in line for line in shown((snapshot(),), 100))
+    """On the board and in lines; a run without a price has no such sentence."""
+    run = snapshot(cost=(USD,), projected_cost=(USD._replace(amount=Decimal("1.5"), about=True),))
+    for text in (shown((run,), 160)[1], line(run)):
+        assert "0.01235 USD |" in text and "expected by the end: about 1.500 USD" in text
+    assert "USD" not in line(snapshot())
 
 
 @pytest.mark.parametrize(("runs", "height"), [(2, 30), (20, 24)])
 def test_costs_of_several_runs_are_added_by_currency(runs: int, height: int) -> None:
     """Two currencies are never one sum, and one estimate makes the whole an estimate."""
-    of = [snapshot(name=f"r{number}", cost=(CNY if number % 2 else USD,)) for number in range(runs)]
+    every = [snapshot(name=f"r{number}", cost=(CNY if number % 2 else USD,)) for number in range(runs)]
     total = f"about {rounded(USD.amount * (runs // 2))} USD + {rounded(CNY.amount * (runs // 2))} CNY"
-    lines = shown(tuple(of), 120, height)
-    assert sum(total in line for line in lines) == 1
-    assert any("r0" in line and "0.01235 USD" in line for line in lines) or runs == 2
+    assert sum(total in text for text in shown(tuple(every), 120, height)) == 1
 
 
 def terminal(width: int = 80, **kwargs: Any) -> tuple[SharedConsole, io.StringIO]:
@@ -190,67 +195,41 @@ def test_live_display_leaves_nothing_behind() -> None:
         observe((snapshot(),))
         assert file.getvalue().count("\x1b[1A") == lines - 1
     assert file.getvalue().count("\x1b[1A") >= 2 * lines - 1
-    assert file.getvalue().endswith("\x1b[?25h") or "\x1b[?25h" in file.getvalue()
+    assert "\x1b[?25h" in file.getvalue()
 
 
-def test_lines_that_a_narrower_terminal_wrapped_are_taken_too() -> None:
-    """The board of 80 columns is more lines in 40: the next frame goes up by as many."""
-    assert wrapped([80, 40, 41, 0], 40) == 2
-    assert wrapped([80, 79], 100) == 0
-    screen, file = terminal()
-    screen.height = 48
-    with LiveDisplay(screen) as observe:
-        observe((snapshot(),))
-        widths = [cell_len(line) for line in shown((snapshot(),), 80, 48)]
-        screen.width = 40
-        before = file.getvalue().count("\x1b[1A")
-        observe((snapshot(),))
-        gone_up = file.getvalue().count("\x1b[1A") - before
-    assert gone_up == len(widths) - 1 + wrapped(widths, 40) > len(widths) - 1
-
-
-def test_board_that_a_resize_made_higher_than_the_terminal_is_erased_whole() -> None:
-    """The cursor cannot go up to its first line, which is out of the screen: all of the screen is erased."""
+@pytest.mark.parametrize("size", [(40, 24), (80, 2)], ids=["narrower", "lower"])
+def test_board_that_does_not_fit_a_resized_terminal_is_erased(size: tuple[int, int]) -> None:
+    """A narrower one has wrapped its lines, and the cursor of a lower one cannot go up to its first."""
     screen, file = terminal()
     with LiveDisplay(screen) as observe:
-        observe((snapshot(),))
-        screen.size = (screen.width, 5)  # type: ignore[assignment]
+        observe((snapshot(in_flight=1, faults=(("http_429", 3),)),))
+        observe((snapshot(in_flight=1, faults=(("http_429", 3),)),))
         assert "\x1b[2J" not in file.getvalue()
+        screen.size = size  # type: ignore[assignment]
         observe((snapshot(),))
-    assert "\x1b[2J" in file.getvalue()
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_faults_of_several_runs_leave_room_for_what_was_found_out(number: int) -> None:
-    """Each run tells one fault at most, and the log and the board of all have a line for a note besides."""
-    heard = (Warned("http_503: 忙", 1.0, 7), Warned("learned: no temperature", 65.0))
-    runs = tuple([snapshot(name=f"run-{place}", warnings=heard) for place in range(number)])
-    assert any("no temperature" in line for line in shown(runs, 80, 40))
-    assert "no temperature" in progress.lines(runs)
+        assert file.getvalue().count("\x1b[2J") == 1
+        observe((snapshot(),))
+    assert file.getvalue().count("\x1b[2J") == 1
 
 
 def test_no_color_takes_colours_out() -> None:
     """What is bold stays so."""
     for plain in (False, True):
         screen, file = terminal(color_system="256", no_color=plain)
-        screen.print(Board((snapshot(**FULL),)))
+        with LiveDisplay(screen) as observe:
+            observe((snapshot(**FULL),))
         assert ("\x1b[36m" in file.getvalue()) is not plain
         assert "\x1b[1m" in file.getvalue()
 
 
-def test_outage_has_no_time_to_go_and_nobody_backs_off() -> None:
-    """Everybody waits for its end: no board promises a time, or counts more pauses than slots."""
-    out = {"outage": 30.0, "silence": 30.0, "held_by": "outage", "waiting": 14, "backing_off": 18, "eta": 99.0}
-    for more, state in (({}, "outage"), ({"awaited": 60.0}, "waiting")):
-        run = snapshot(**out, **more)
-        text = "\n".join(shown((run,), 120))
-        assert "to go" not in text and f"gone, {state}" in text
-        assert "32 waiting" in text and "18 backing off" not in text
-        rows = "\n".join(shown(tuple([run] * 20), 80, 24))
-        assert state in rows and "1:39" not in rows
+def test_same_warning_of_two_runs_is_shown_once() -> None:
+    """The newest alone has a line."""
+    runs = tuple(
+        [snapshot(name=name, warnings=(Warned("http_503: 忙", age),)) for name, age in (("a", 9.0), ("b", 1.0))]
+    )
+    assert [text for text in shown(runs, 80) if "忙" in text] == ["0:01 ago: b: http_503: 忙"]
 
 
 def test_terminal_that_can_move_its_cursor_gets_the_board() -> None:
-    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
-    assert isinstance(display(dumb), PlainDisplay)
     assert isinstance(display(terminal()[0]), LiveDisplay)

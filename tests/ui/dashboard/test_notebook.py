@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from rich.console import Console
 
+from harness.ui.console import SharedConsole
 from harness.ui.live import display
 from tests.ui.test_display import FULL, snapshot
 
@@ -52,7 +52,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
 
 def test_notebook_has_one_output_that_is_replaced(shown: Shown) -> None:
     """Twice a second at most, and at the end with the last state; nothing in it steers what shows it."""
-    with display(Console(force_jupyter=True)) as observe:
+    with display(SharedConsole(force_jupyter=True)) as observe:
         for tenth in range(21):
             observe((snapshot(**{**FULL, "name": "a\x1b[2J", "seconds": tenth / 10}),))
     [texts] = shown.outputs
@@ -61,7 +61,7 @@ def test_notebook_has_one_output_that_is_replaced(shown: Shown) -> None:
 
 
 def test_nothing_is_shown_of_a_run_without_a_snapshot(shown: Shown) -> None:
-    with display(Console(force_jupyter=True)):
+    with display(SharedConsole(force_jupyter=True)):
         pass
     assert shown.outputs == []
 

@@ -1,0 +1,106 @@
+"""What every display says, as plain data: rows on runs and subsets, and sentences on the command as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.cost import money_text, together
+from harness.model import Snapshot, Snapshots, SubsetProgress
+from harness.ui import words
+
+BETWEEN = " | "
+"""Between two sentences on a line."""
+TOKENS = ("prompt_tokens", "completion_tokens")
+COUNTS = ("steps", "steps_done", "users", "done", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run, or a subset of it, which has no ETA of its own. `share` is what is done of it, from 0 to 1."""
+
+    name: str
+    share: float
+    users: str
+    figures: Sequence[str]
+    eta: str
+    failed: str
+
+
+def rows(snapshots: Snapshots, *, with_subsets: bool) -> list[Row]:
+    """Return a row for each run; below one of several subsets a row for each subset, if `with_subsets`."""
+    result = []
+    for s in snapshots:
+        result.append(_row(s.name, s.subsets, words.ends(s)))
+        if with_subsets and len(s.subsets) > 1:
+            result += [_row(f"  {subset.subset}", [subset], "") for subset in s.subsets]
+    return result
+
+
+def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> Row:
+    """Return the row of subsets: figures of several have no sum."""
+    steps, steps_done, users, done, failed = [sum([getattr(subset, count) for subset in subsets]) for count in COUNTS]
+    figures = [
+        f"{metric} {words.figure(value, subset.units.get(metric))}"
+        for subset in (subsets if len(subsets) == 1 else ())
+        for metric, value in subset.scores.items()
+    ]
+    return Row(
+        name,
+        steps_done / steps if steps else 1.0,
+        f"{done:,}/{users:,}",
+        figures,
+        eta,
+        f"{failed:,} failed" if failed else "",
+    )
+
+
+def traffic(snapshots: Snapshots) -> list[str]:
+    """Return how the command goes, what matters most first: in flight, speed, cost, tokens, time."""
+    running = [s for s in snapshots if not s.over]
+    load = [f"{sum([s.in_flight for s in running]):,} in flight"]
+    if len(running) == 1:
+        load = words.in_flight(running[0])
+    load.append(words.pace(sum([s.rate for s in running])))
+    cost = together(money for s in snapshots for money in s.cost)
+    into, out = (sum([getattr(s, name) for s in snapshots]) for name in TOKENS)
+    sentences = [
+        *(load if running else ()),
+        *([money_text(cost)] if cost else ()),
+        *words.tokens_of(into, out),
+        f"{words.duration(max([s.seconds for s in snapshots]))} gone",
+        *[text for s in running for text in (*s.load, *s.allowance)],
+        *(words.by_the_end(running[0]) if len(snapshots) == len(running) == 1 else ()),
+    ]
+    return list(dict.fromkeys(sentences))
+
+
+def troubles(snapshots: Snapshots) -> list[str]:
+    """Return why runs stop or are slow, each reason once, and what failed."""
+    reasons = [reason for s in snapshots if not s.over for reason in words.held_back(s)]
+    return [*dict.fromkeys(reasons), *words.failed(snapshots)]
+
+
+def details(s: Snapshot) -> list[str]:
+    """Return what developers read of a run."""
+    return [
+        s.name,
+        *words.in_flight(s),
+        f"{s.waiting:,} waiting",
+        f"{s.backing_off:,} backing off",
+        *words.requests(s),
+        *words.latency(s),
+        f"if killed: {s.in_flight:,} to repeat",
+        f"by power loss: last {s.at_risk.seconds:.3g} s, at most {words.plural(s.at_risk.users, 'user')}",
+    ]
+
+
+def warnings(snapshots: Snapshots) -> dict[str, str]:
+    """Return warnings in words, by their text, the newest first: the same one of several runs once."""
+    every = [(warning, s.name) for s in snapshots for warning in s.warnings]
+    every.sort(key=lambda item: item[0].age)
+    newest: dict[str, str] = {}
+    for warning, name in every:
+        run = f"{name}: " if len(snapshots) > 1 else ""
+        newest.setdefault(warning.text, words.warned(replace(warning, text=run + warning.text)))
+    return newest
