@@ -967,6 +967,33 @@ async def test_time_to_go_is_at_least_that_of_the_request_in_flight_for_longest(
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("limit", "chain_bound"), [(3, False), (6, True)], ids=["some wait", "all in play"])
+async def test_last_users_take_as_long_as_the_longest_of_them(tmp_path: Path, limit: int, chain_bound: bool) -> None:
+    """Once the six users left are all in play: not as long as the rate says, which was low before the first reply."""
+    together, released, seen = Together(tmp_path, {f"居民{n}": 5 for n in range(16)}), anyio.Event(), list[Snapshot]()
+    served: set[str] = set()
+
+    async def script(user: str, before: int) -> None:
+        together.ahead += 0.1
+        if len(served) < 10:
+            served.add(user)
+        if user not in served:
+            await released.wait()
+
+    together.add("m", Endpoint(script), slots(limit))
+    together.ahead += 1000.0
+
+    def observe(snapshots: tuple[Snapshot, ...]) -> None:
+        if snapshots[0].subsets[0].done == 10 and snapshots[0].in_flight == limit and not released.is_set():
+            seen.append(snapshots[0])
+            released.set()
+
+    await together.play(observe)
+    assert seen[0].chain_bound is chain_bound
+    assert seen[0].eta is not None and (seen[0].eta < 10.0) is chain_bound
+
+
+@pytest.mark.anyio
 async def test_request_that_hangs_is_named_and_determines_the_time_to_go(tmp_path: Path) -> None:
     """User, seconds and endpoint in a warning and, once, in the log; the ETA is the end of its time-out at most."""
     together, released, seen = Together(tmp_path), anyio.Event(), list[Snapshot]()
