@@ -35,7 +35,7 @@ def view(snapshots: Snapshots, screen: Screen, *, verbose: bool = False) -> list
     lines = [*_rows(snapshots, screen, max(2, height - len(state))), *state]
     for s in snapshots:
         if verbose and not s.over:
-            lines += _wrapped(content.details(s), screen, "dim")
+            lines += _wrapped([s.name, *content.details(s)], screen, "dim")
     for line in lines:
         line.truncate(screen.width)
     return lines[:height]

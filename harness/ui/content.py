@@ -11,7 +11,6 @@ from harness.ui import words
 
 BETWEEN = " | "
 """Between two sentences on a line."""
-TOKENS = ("prompt_tokens", "completion_tokens")
 COUNTS = ("steps", "steps_done", "users", "done", "failed")
 
 
@@ -63,7 +62,8 @@ def traffic(snapshots: Snapshots) -> list[str]:
         load = words.in_flight(running[0])
     load.append(words.pace(sum([s.rate for s in running])))
     cost = together(money for s in snapshots for money in s.cost)
-    into, out = (sum([getattr(s, name) for s in snapshots]) for name in TOKENS)
+    into = sum([s.prompt_tokens for s in snapshots])
+    out = sum([s.completion_tokens for s in snapshots])
     sentences = [
         *(load if running else ()),
         *([money_text(cost)] if cost else ()),
@@ -84,7 +84,6 @@ def troubles(snapshots: Snapshots) -> list[str]:
 def details(s: Snapshot) -> list[str]:
     """Return what developers read of a run."""
     return [
-        s.name,
         *words.in_flight(s),
         f"{s.waiting:,} waiting",
         f"{s.backing_off:,} backing off",

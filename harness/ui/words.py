@@ -105,8 +105,8 @@ def in_flight(s: Snapshot) -> list[str]:
         return list(s.load)
     requested = "auto" if s.requested is None else f"{s.requested:,} requested"
     note = "" if s.requested == s.limit else f" ({requested})"
-    others = f", {s.others_in_flight:,} of other runs" if s.others_in_flight else ""
-    return [f"{s.in_flight:,} in flight{others} of {s.limit:,} allowed{note}"]
+    others = f", {s.others_in_flight:,} by other runs" if s.others_in_flight else ""
+    return [f"{s.in_flight:,} in flight of {s.limit:,} allowed{note}{others}"]
 
 
 def held_back(s: Snapshot) -> list[str]:

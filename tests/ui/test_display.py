@@ -6,6 +6,7 @@ import io
 import threading
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from harness.ui.console import SharedConsole, console
 from harness.ui.live import display
 from harness.ui.progress import PlainDisplay, line
 from tests.support import examples
+from tests.support.plugins import Commands
 
 SCORES = {"Recall": 0.4, "F1^NS": 0.2}
 SUBSET = SubsetProgress("xiaohongshu", users=1200, done=1100, failed=20, steps=9600, steps_done=9000)
@@ -81,7 +83,7 @@ def snapshot(*subsets: SubsetProgress, **changes: Any) -> Snapshot:
         ({"in_flight": 64, "silence": 22.0, "latency": (1.0, 3.0)}, "no answer for 0:22"),
         ({"lag": 0.25}, "busy loop 250 ms"),
         ({"slowest_write": 0.08}, "slow disk 80 ms"),
-        ({"in_flight": 20, "others_in_flight": 44}, "20 in flight, 44 of other runs of 64 allowed"),
+        ({"in_flight": 20, "others_in_flight": 44}, "20 in flight of 64 allowed, 44 by other runs"),
         ({"stopping": "no quota"}, "stopping: no quota; Ctrl-C again stops now"),
     ],
 )
@@ -272,6 +274,15 @@ def test_only_verbose_displays_have_what_developers_read() -> None:
     for text in developers:
         assert text in line(run, verbose=True)
         assert not any(part in line(run) for part in text.split(" | ") if part)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_verbose_is_an_option_of_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], verbose: bool) -> None:
+    """Here of one whose output is no terminal."""
+    flags = ["--verbose"] if verbose else []
+    run = ("run", "--demo", "--model", "baseline/recency", "--subset", "weibo", "--limit", 3, "--no-html", *flags)
+    told = Commands(tmp_path, capsys)(*run)
+    assert "recency: 3/3, " in told and ("event loop" in told) is verbose
 
 
 def test_run_that_stops_has_no_projection() -> None:
