@@ -406,13 +406,12 @@ class Warned:
 class AtRisk:
     """What a power loss could destroy now: users with records that are not synced yet, and seconds since the last sync.
 
-    `synced` is whether the run syncs at all (`--durability power`); otherwise the seconds are those since it began to
-    save. The death of the process destroys no record in either case.
+    Without `--durability power` the seconds are those since the run began to save. The death of the process destroys no
+    record in either case.
     """
 
     users: int = 0
     seconds: float = 0.0
-    synced: bool = False
 
 
 Load = tuple[str, ...]

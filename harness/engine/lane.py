@@ -124,7 +124,7 @@ class Lane:
         self.commit = GroupCommit([run.store for run in self.runs], plan.power)
         self._users_left = UsersLeft(self.runs)
         self.schedule = Schedule(self._users_left.steps, plan.seed, self._users_left.repeats)
-        self.progress = Progress(plan.name, findings, caller, plan.requested, plan.power, where)
+        self.progress = Progress(plan.name, findings, caller, plan.requested, where)
         self._users = anyio.create_task_group()
         self._all_started = anyio.Event()
         self.in_play = 0

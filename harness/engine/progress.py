@@ -110,8 +110,7 @@ class Findings:
 
 
 class Progress:
-    """Counts and clocks of one lane. `requested` is the requested concurrency, None for auto; `power` means that
-    records are synced before they count."""
+    """Counts and clocks of one lane. `requested` is the requested concurrency, None for auto."""
 
     def __init__(
         self,
@@ -119,7 +118,6 @@ class Progress:
         findings: Findings,
         caller: Caller,
         requested: int | None,
-        power: bool = False,
         where: Callable[[str], str] = lambda user: "",
     ) -> None:
         self.name = name
@@ -131,7 +129,6 @@ class Progress:
         self.failures: Counter[str] = Counter()
         self._last_fault = Warnings(1)
         self._ended_replies = self._ended_steps = 0
-        self._power = power
         self._findings = findings
         self._runs = findings.runs
         self._caller = caller
@@ -380,7 +377,7 @@ class Progress:
     def _at_risk(self) -> AtRisk:
         unsynced = [run.store.unsynced() for run in self._runs]
         users, seconds = sum(users for users, _ in unsynced), max(seconds for _, seconds in unsynced)
-        return AtRisk(users, seconds, self._power)
+        return AtRisk(users, seconds)
 
 
 def time_to_go(

@@ -150,7 +150,7 @@ async def test_snapshots_tell_what_fails_by_kind(run: Run) -> None:
     [warned] = last.warnings
     assert warned.text in ("timeout: late", "http_503: busy", "用户3: persistent_error: http_503: busy")
     assert last.latency is not None and 0.0 <= last.latency[0] <= last.latency[1]
-    assert last.at_risk == AtRisk(0, 0.0, synced=True)
+    assert last.at_risk == AtRisk(0, 0.0)
     assert last.over and last.eta == 0.0
 
 
@@ -216,7 +216,7 @@ async def test_the_last_look_has_the_scores_of_all_who_ended(run: Run) -> None:
 async def test_a_run_that_does_not_sync_says_what_a_power_loss_could_take(run: Run) -> None:
     """All its users, since nothing of it was synced."""
     await run.play(Endpoint())
-    assert (run.snapshots[-1].at_risk.users, run.snapshots[-1].at_risk.synced) == (12, False)
+    assert run.snapshots[-1].at_risk.users == 12
 
 
 @pytest.mark.anyio

@@ -51,8 +51,8 @@ def test_board_of_one_run_is_a_line_of_eighty_columns_with_both_figures() -> Non
 
 
 def test_verbose_board_has_lines_for_developers() -> None:
-    """A run that syncs tells users and milliseconds that a power loss could take."""
-    risk = AtRisk(2, 0.042, synced=True)
+    """With the users and the time that a power loss could take."""
+    risk = AtRisk(2, 0.042)
     assert shown((snapshot(SCORED, **(FULL | {"at_risk": risk})),), 80, verbose=True) == expected("verbose")
 
 
