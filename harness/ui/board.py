@@ -15,7 +15,7 @@ from rich.text import Text
 from harness.model import Snapshots
 from harness.ui import content
 from harness.ui.cells import to_left, to_right
-from harness.ui.content import BETWEEN, Row
+from harness.ui.content import BETWEEN, ProgressRow
 from harness.ui.screen import Screen
 
 GAP = "  "
@@ -35,7 +35,7 @@ def view(snapshots: Snapshots, screen: Screen, *, verbose: bool = False) -> list
     lines = [*_rows(snapshots, screen, max(2, height - len(state))), *state]
     for s in snapshots:
         if verbose and not s.over:
-            lines += _wrapped([s.name, *content.details(s)], screen, "dim")
+            lines += _wrapped([s.name, *content.developer_details(s)], screen, "dim")
     for line in lines:
         line.truncate(screen.width)
     return lines[:height]
@@ -53,7 +53,7 @@ def _rows(snapshots: Snapshots, screen: Screen, height: int) -> list[Text]:
     return [*_table(content.rows(shown, with_subsets=False), screen), more]
 
 
-def _table(rows: Sequence[Row], screen: Screen) -> list[Text]:
+def _table(rows: Sequence[ProgressRow], screen: Screen) -> list[Text]:
     """Return rows as lines. The bar takes the width that is left; where it would be short, figures are left out."""
     name_cells = max(MIN_NAME, screen.width // 4)
     names = _column([screen.fit(row.name, name_cells) for row in rows], to_left)

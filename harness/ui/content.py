@@ -15,7 +15,7 @@ COUNTS = ("steps", "steps_done", "users", "done", "failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProgressRow:
     """A run, or a subset of it, which has no ETA of its own. `share` is what is done of it, from 0 to 1."""
 
     name: str
@@ -26,17 +26,17 @@ class Row:
     failed: str
 
 
-def rows(snapshots: Snapshots, *, with_subsets: bool) -> list[Row]:
+def rows(snapshots: Snapshots, *, with_subsets: bool) -> list[ProgressRow]:
     """Return a row for each run; below one of several subsets a row for each subset, if `with_subsets`."""
     result = []
     for s in snapshots:
-        result.append(_row(s.name, s.subsets, words.ends(s)))
+        result.append(_row(s.name, s.subsets, words.eta_text(s)))
         if with_subsets and len(s.subsets) > 1:
             result += [_row(f"  {subset.subset}", [subset], "") for subset in s.subsets]
     return result
 
 
-def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> Row:
+def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> ProgressRow:
     """Return the row of subsets: figures of several have no sum."""
     steps, steps_done, users, done, failed = [sum([getattr(subset, count) for subset in subsets]) for count in COUNTS]
     figures = [
@@ -44,7 +44,7 @@ def _row(name: str, subsets: Sequence[SubsetProgress], eta: str) -> Row:
         for subset in (subsets if len(subsets) == 1 else ())
         for metric, value in subset.scores.items()
     ]
-    return Row(
+    return ProgressRow(
         name,
         steps_done / steps if steps else 1.0,
         f"{done:,}/{users:,}",
@@ -78,16 +78,16 @@ def traffic(snapshots: Snapshots) -> list[str]:
 def troubles(snapshots: Snapshots) -> list[str]:
     """Return why runs stop or are slow, each reason once, and what failed."""
     reasons = [reason for s in snapshots if not s.over for reason in words.held_back(s)]
-    return [*dict.fromkeys(reasons), *words.failed(snapshots)]
+    return [*dict.fromkeys(reasons), *words.failed_counts(snapshots)]
 
 
-def details(s: Snapshot) -> list[str]:
+def developer_details(s: Snapshot) -> list[str]:
     """Return what developers read of a run."""
     return [
         *words.in_flight(s),
         f"{s.waiting:,} waiting",
         f"{s.backing_off:,} backing off",
-        *words.requests(s),
+        *words.requests_sent(s),
         *words.latency(s),
         f"if killed: {s.in_flight:,} to repeat",
         f"by power loss: last {s.at_risk.seconds:.3g} s, at most {words.plural(s.at_risk.users, 'user')}",

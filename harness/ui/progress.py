@@ -66,5 +66,5 @@ def line(s: Snapshot, *, verbose: bool = False) -> str:
         ", ".join(filter(None, [f"{row.name.strip()}: {row.users}", *row.figures, row.eta, row.failed]))
         for row in content.rows((s,), with_subsets=True)
     ]
-    details = content.details(s) if verbose else ()
+    details = content.developer_details(s) if verbose else ()
     return on_one_line(BETWEEN.join([*rows, *content.traffic((s,)), *content.troubles((s,)), *details]))

@@ -65,7 +65,7 @@ def pace(rate: float) -> str:
 # Time and state
 
 
-def ends(s: Snapshot) -> str:
+def eta_text(s: Snapshot) -> str:
     """Return when a run ends, or its state."""
     return halted(s) or f"ETA {state(s)}"
 
@@ -135,7 +135,7 @@ def mostly_refused(s: Snapshot) -> list[str]:
     return [f"most tries are refused: --rpm {max(served, 1.0):.0f}{auto}"]
 
 
-def failed(snapshots: Snapshots) -> list[str]:
+def failed_counts(snapshots: Snapshots) -> list[str]:
     """Return the failed users and tries and the unusable replies of runs, with the most frequent kinds."""
     result = []
     for name, nouns in FAILED.items():
@@ -154,7 +154,7 @@ def latency(s: Snapshot) -> list[str]:
     return [replies, *machine]
 
 
-def requests(s: Snapshot) -> list[str]:
+def requests_sent(s: Snapshot) -> list[str]:
     """Return the requests of this session, and other events of them."""
     notices = [f"{number:,} {kind}" for kind, number in s.notices]
     return [f"{s.requests:,} sent", *notices, f"{s.replayed:,} from saved"]

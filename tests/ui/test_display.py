@@ -108,15 +108,15 @@ def test_requests_in_flight_are_of_those_allowed(changes: JSON, told: str) -> No
 @pytest.mark.parametrize(("more", "state"), [({}, "outage"), ({"awaited": 60.0}, "waiting"), ({"over": True}, "done")])
 def test_run_that_waits_for_its_endpoint_or_has_ended_has_no_time_to_go(more: JSON, state: str) -> None:
     run = snapshot(outage=30.0, silence=30.0, held_by="outage", waiting=14, eta=99.0, **more)
-    assert words.ends(run) == words.state(run) == state
+    assert words.eta_text(run) == words.state(run) == state
     assert "ETA" not in line(run) and f", {state}" in line(run)
 
 
 def test_overdue_replies_promise_no_time_but_a_bound() -> None:
     """The rate of the last replies says nothing then; the end of a time-out does."""
     silent = snapshot(in_flight=4, silence=81.0, latency=(25.0, 40.0))
-    assert words.ends(silent) == "ETA ?"
-    assert words.ends(replace(silent, at_most=True)) == "ETA at most 1:01"
+    assert words.eta_text(silent) == "ETA ?"
+    assert words.eta_text(replace(silent, at_most=True)) == "ETA at most 1:01"
 
 
 def test_slow_replies_are_no_silence() -> None:
@@ -131,12 +131,12 @@ def test_failures_of_all_runs_are_counted_by_kind() -> None:
         snapshot(faults=(("denied", 1200), ("timeout", 3)), failures=(("http_400", 1),)),
         snapshot(faults=(("timeout", 4), ("http_503", 2), ("connection", 1)), unusable=(("no_json", 2),)),
     )
-    assert words.failed(runs) == [
+    assert words.failed_counts(runs) == [
         "1 failed user: http_400 1",
         "1,210 failed tries: denied 1,200, timeout 7, http_503 2, ...",
         "2 unusable replies: no_json 2",
     ]
-    assert words.failed((snapshot(),)) == []
+    assert words.failed_counts((snapshot(),)) == []
 
 
 def test_endpoint_without_token_counts_is_not_said_to_take_none() -> None:

@@ -343,7 +343,7 @@ def live_tiles(snapshot: Snapshot, subset: str) -> tuple[Tile, ...]:
     tiles = [Tile(name, words.figure(value, of.units.get(name)), over) for name, value in of.scores.items()]
     tiles.append(Tile("users done", str(of.done), f"of {of.users}" + (f", {of.failed} failed" if of.failed else "")))
     tiles.append(Tile("steps", str(of.steps_done), f"of {of.steps}"))
-    tiles.append(Tile("speed", words.pace(snapshot.rate), words.ends(snapshot)))
+    tiles.append(Tile("speed", words.pace(snapshot.rate), words.eta_text(snapshot)))
     if snapshot.cost:
         expected = f"about {money_text(snapshot.projected_cost)} at the end" if snapshot.projected_cost else ""
         tiles.append(Tile("cost", money_text(snapshot.cost), expected))
@@ -356,7 +356,7 @@ def live_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
         ("load", [*words.in_flight(snapshot), *words.held_back(snapshot)]),
         ("speed", [words.pace(snapshot.rate)]),
         ("latency", words.latency(snapshot)),
-        ("requests", [*words.requests(snapshot), *words.failed((snapshot,))]),
+        ("requests", [*words.requests_sent(snapshot), *words.failed_counts((snapshot,))]),
         ("tokens", words.tokens_of(snapshot.prompt_tokens, snapshot.completion_tokens)),
     )
     lines = [(label, " | ".join(texts)) for label, texts in pieces]
