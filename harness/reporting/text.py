@@ -1,17 +1,38 @@
-"""A report as plain text for a terminal. Widths are terminal columns: a Chinese character takes two."""
+"""Blocks as plain text for a terminal or a file. Widths are terminal columns: a Chinese character takes two.
+
+Charts of intervals are text, except below a folded heading, where tables have their figures; other pictures are not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.document import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim, cell_text
+from harness.document import (
+    CHANCE,
+    Block,
+    Chart,
+    Heading,
+    Paragraph,
+    Quote,
+    Series,
+    Sketch,
+    Table,
+    Tags,
+    Verbatim,
+    cell_text,
+)
 from harness.printable import in_lines, on_one_line
-from harness.ui.cells import to_left, to_right
+from harness.ui.cells import has, to_left, to_right
 
 GAP = 2
+LINES_DRAWN, ASCII_DRAWN = "●○─├┤│┆", "*o-[]|:"
+"""Of charts: a value with an interval and one without, the interval and its ends, the reference and a chance level."""
+NO_INTERVAL = " no interval"
+TICKS = 5
 NARROWEST = 8
 """Columns, also of a terminal with fewer: it breaks the lines itself."""
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -19,23 +40,28 @@ NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕�
 Lines = list[str]
 
 
-def rendered(blocks: Sequence[Block], width: int = 80) -> str:
-    """Return blocks as text without pictures, an empty line between each two; only `Verbatim` may pass `width`, if that
-    is not too narrow."""
-    words, room = _without_pictures(blocks), max(width, NARROWEST)
-    return "\n\n".join("\n".join(lines) for block in words if (lines := _block(block, room))) + "\n"
+def rendered(blocks: Sequence[Block], width: int = 80, *, encoding: str = "utf-8", between: str = "\n\n") -> str:
+    """Return blocks as text, by default with an empty line between each two; only `Verbatim` may pass `width`, if that
+    is not too narrow. Charts are drawn with characters that the encoding has."""
+    room, shown = max(width, NARROWEST), list[str]()
+    for block in _without_pictures(blocks):
+        lines = _chart(block, room, encoding) if isinstance(block, Chart) else _block(block, room)
+        shown += ["\n".join(lines)] * bool(lines)
+    return between.join(shown) + "\n"
 
 
 def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
     """Yield blocks except pictures and headings that have only pictures below them."""
-    heading, pictures = None, False
+    heading, pictures, folded = None, False, False
     for block in (*blocks, None):
-        if isinstance(block, Chart | Sketch):
+        is_drawn = isinstance(block, Chart) and block.kind == "intervals" and not folded
+        if isinstance(block, Chart | Sketch) and not is_drawn:
             pictures = True
             continue
         if heading and not (pictures and isinstance(block, Heading | None)):
             yield heading
         heading, pictures = (block if isinstance(block, Heading) else None), False
+        folded = heading.folded if heading else folded
         if block and not heading:
             yield block
 
@@ -58,6 +84,84 @@ def _block(block: Block, width: int) -> Lines:
             return wrap(f"{label}: {', '.join(f'{tag} ({kind})' for tag, kind in tags)}", width)
         case Chart() | Sketch():
             return []
+
+
+# Charts of intervals
+
+
+def _chart(chart: Chart, width: int, encoding: str) -> Lines:
+    """Return a line for each value and one with the scale, with the title if there is room; none without values."""
+    series = [series for series in chart.series if series.name != CHANCE]
+    rows = [(row, of) for row in range(len(chart.x)) for of in series if of.values[row] is not None]
+    ends = [end for of in chart.series for end in (*of.values, *of.low, *of.high, chart.reference) if end is not None]
+    if not rows:
+        return []
+    factor = 100.0 if chart.percent else 1.0
+    ticks = _ticks(factor * min(ends), factor * max(ends))
+    title = wrap(", ".join(filter(None, (chart.title, chart.x_label))), width)
+    labels = [f"{chart.x[row]}{f', {of.name}' if len(series) > 1 else ''}" for row, of in rows]
+    most = 2 * width // 5
+    has_room = len(title) == 1 and cell_len(title[0]) <= most
+    labels = [wrap(label, most)[0] for label in (*labels, title[0] if has_room else "")]
+    names = max(map(cell_len, labels))
+    room = max(1, width - names - GAP)
+
+    def column(place: float) -> int:
+        return round((factor * place - ticks[0]) / (ticks[-1] - ticks[0]) * (room - 1))
+
+    marks = LINES_DRAWN if has(encoding, LINES_DRAWN) else ASCII_DRAWN
+    levels = next((of.values for of in chart.series if of.name == CHANCE), ())
+    bars = [_bar(chart.reference, levels[row] if levels else None, of, row, marks, column, room) for row, of in rows]
+    bars.append(_numbers(ticks, [column(tick / factor) for tick in ticks], room))
+    lines = [f"{to_left(label, names)}{' ' * GAP}{bar}".rstrip() for label, bar in zip(labels, bars, strict=True)]
+    return lines if has_room else [*title, *lines]
+
+
+def _bar(
+    reference: float | None,
+    chance: float | None,
+    series: Series,
+    row: int,
+    marks: str,
+    column: Callable[[float], int],
+    room: int,
+) -> str:
+    """Return the value of a row with its interval, on a line of so many columns."""
+    dot, hollow, line, left, right, rule, tick = tuple(marks)
+    value, low, high = (ends[row] if ends else None for ends in (series.values, series.low, series.high))
+    cells = [" "] * room
+    has_interval = low is not None and high is not None
+    if low is not None and high is not None:
+        start, end = column(low), column(high)
+        cells[start : end + 1] = (left + line * room)[: end - start] + right
+    for place, mark in ((reference, rule), (chance, tick), (value, dot if has_interval else hollow)):
+        if place is not None:
+            cells[column(place)] = mark
+    words = "" if has_interval else NO_INTERVAL
+    place = column(value or 0.0)
+    start = place + 1 if place + len(words) < room else max(0, place - len(words))
+    cells[start : start + len(words)] = words
+    return "".join(cells)[:room]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round numbers at equal distances, the first at most `low` and the last at least `high`."""
+    span = high - low or abs(high) or 1.0
+    power = 10.0 ** math.floor(math.log10(span))
+    step = next(power * digit for digit in (0.2, 0.5, 1, 2) if span / (power * digit) <= TICKS)
+    first = math.floor(low / step)
+    return [round(step * number, 12) for number in range(first, max(first + 1, math.ceil(high / step)) + 1)]
+
+
+def _numbers(ticks: Sequence[float], columns: Sequence[int], room: int) -> str:
+    """Return the numbers of a scale below their columns, without those that have no room."""
+    line = ""
+    for tick, column in zip(ticks, columns, strict=True):
+        text = f"{tick:g}"
+        start = max(0, min(column - len(text) // 2, room - len(text)))
+        if not line or start > len(line):
+            line = line.ljust(start) + text
+    return line
 
 
 def wrap(text: str, width: int) -> Lines:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.benchmark import Metric
-from harness.commands.compare.paired import Mask, Pair, effects
-from harness.commands.compare.sides import Side
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments
+from harness.scoring.paired import Mask, Pair, effects
 from harness.scoring.scorer import Figures, having
 
 
@@ -27,15 +26,6 @@ class Absent:
 
     known: Array
     failed: Mask
-
-    @classmethod
-    def of(cls, side: Side, other: Side) -> Absent:
-        alone = [user for user in other.tasks if user not in side.tasks]
-        failed = [user for user in alone if side.failed.get(user) == other.tasks[user]]
-        saved = side.of.saved
-        remaining = len(alone) if saved is None else saved.expected_users - len(side.tasks)
-        users = alone if remaining > len(failed) else failed  # the rest were not selected by the run's share
-        return cls(other.contributions[other.places(users)], np.isin(users, failed))
 
     @property
     def only_failed(self) -> Absent:
