@@ -1,12 +1,13 @@
 """Blocks as plain text for a terminal or a file. Widths are terminal columns: a Chinese character takes two.
 
-Charts of intervals are text, except below a folded heading, where tables have their figures; other pictures are not.
+A chart of intervals is drawn where readers need it: not below a folded heading, nor below a table of the same section,
+which has its figures. Other pictures are left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
@@ -18,7 +19,6 @@ from harness.document import (
     Heading,
     Paragraph,
     Quote,
-    Series,
     Sketch,
     Table,
     Tags,
@@ -32,7 +32,7 @@ GAP = 2
 LINES_DRAWN, ASCII_DRAWN = "●○─├┤│┆", "*o-[]|:"
 """Of charts: a value with an interval and one without, the interval and its ends, the reference and a chance level."""
 NO_INTERVAL = " no interval"
-TICKS = 5
+MAX_TICKS = 5
 NARROWEST = 8
 """Columns, also of a terminal with fewer: it breaks the lines itself."""
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -52,16 +52,15 @@ def rendered(blocks: Sequence[Block], width: int = 80, *, encoding: str = "utf-8
 
 def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
     """Yield blocks except pictures and headings that have only pictures below them."""
-    heading, pictures, folded = None, False, False
+    heading, pictures, has_figures = None, False, False
     for block in (*blocks, None):
-        is_drawn = isinstance(block, Chart) and block.kind == "intervals" and not folded
-        if isinstance(block, Chart | Sketch) and not is_drawn:
+        if isinstance(block, Chart | Sketch) and (has_figures or not _is_drawn(block)):
             pictures = True
             continue
         if heading and not (pictures and isinstance(block, Heading | None)):
             yield heading
         heading, pictures = (block if isinstance(block, Heading) else None), False
-        folded = heading.folded if heading else folded
+        has_figures = heading.folded if heading else has_figures or isinstance(block, Table)
         if block and not heading:
             yield block
 
@@ -89,79 +88,81 @@ def _block(block: Block, width: int) -> Lines:
 # Charts of intervals
 
 
+def _is_drawn(block: Block | None) -> bool:
+    """Return whether a block is a chart of intervals with a value."""
+    if not isinstance(block, Chart) or block.kind != "intervals":
+        return False
+    return any(value is not None for series in block.series for value in series.values)
+
+
 def _chart(chart: Chart, width: int, encoding: str) -> Lines:
-    """Return a line for each value and one with the scale, with the title if there is room; none without values."""
-    series = [series for series in chart.series if series.name != CHANCE]
-    rows = [(row, of) for row in range(len(chart.x)) for of in series if of.values[row] is not None]
-    ends = [end for of in chart.series for end in (*of.values, *of.low, *of.high, chart.reference) if end is not None]
-    if not rows:
-        return []
+    """Return a line for each value, and one with the scale and, if there is room, the title."""
     factor = 100.0 if chart.percent else 1.0
-    ticks = _ticks(factor * min(ends), factor * max(ends))
-    title = wrap(", ".join(filter(None, (chart.title, chart.x_label))), width)
-    labels = [f"{chart.x[row]}{f', {of.name}' if len(series) > 1 else ''}" for row, of in rows]
-    most = 2 * width // 5
-    has_room = len(title) == 1 and cell_len(title[0]) <= most
-    labels = [wrap(label, most)[0] for label in (*labels, title[0] if has_room else "")]
+    reference = None if chart.reference is None else factor * chart.reference
+    chance = next((series.values for series in chart.series if series.name == CHANCE), ())
+    shown = [series for series in chart.series if series.name != CHANCE]
+    title = ", ".join(filter(None, (chart.title, chart.x_label)))
+    has_room = cell_len(title) <= 2 * width // 5
+    labels, rows = list[str](), list[list[float | None]]()
+    for row, name in enumerate(chart.x):
+        for series in shown:
+            if series.values[row] is not None:
+                labels.append(f"{name}, {series.name}" if len(shown) > 1 else str(name))
+                ends = [values[row] if values else None for values in (series.values, series.low, series.high, chance)]
+                rows.append([reference, *(None if end is None else factor * end for end in ends)])
+    labels = [wrap(label, 2 * width // 5)[0] for label in (*labels, title if has_room else "")]
     names = max(map(cell_len, labels))
     room = max(1, width - names - GAP)
-
-    def column(place: float) -> int:
-        return round((factor * place - ticks[0]) / (ticks[-1] - ticks[0]) * (room - 1))
-
+    scale = _scale([end for ends in rows for end in ends if end is not None])
     marks = LINES_DRAWN if has(encoding, LINES_DRAWN) else ASCII_DRAWN
-    levels = next((of.values for of in chart.series if of.name == CHANCE), ())
-    bars = [_bar(chart.reference, levels[row] if levels else None, of, row, marks, column, room) for row, of in rows]
-    bars.append(_numbers(ticks, [column(tick / factor) for tick in ticks], room))
+    bars = [_bar([end if end is None else _column(end, scale, room) for end in ends], marks, room) for ends in rows]
+    bars.append(_numbers(scale, room))
     lines = [f"{to_left(label, names)}{' ' * GAP}{bar}".rstrip() for label, bar in zip(labels, bars, strict=True)]
-    return lines if has_room else [*title, *lines]
+    return lines if has_room else [*wrap(title, width), *lines]
 
 
-def _bar(
-    reference: float | None,
-    chance: float | None,
-    series: Series,
-    row: int,
-    marks: str,
-    column: Callable[[float], int],
-    room: int,
-) -> str:
-    """Return the value of a row with its interval, on a line of so many columns."""
+def _column(number: float, scale: Sequence[float], room: int) -> int:
+    return round((number - scale[0]) / (scale[-1] - scale[0]) * (room - 1))
+
+
+def _bar(columns: Sequence[int | None], marks: str, room: int) -> str:
+    """Return a value with its interval. `columns` are those of reference, value, both ends and chance level."""
+    reference, value, low, high, chance = columns
     dot, hollow, line, left, right, rule, tick = tuple(marks)
-    value, low, high = (ends[row] if ends else None for ends in (series.values, series.low, series.high))
-    cells = [" "] * room
-    has_interval = low is not None and high is not None
+    cells, words = [" "] * room, NO_INTERVAL
     if low is not None and high is not None:
-        start, end = column(low), column(high)
-        cells[start : end + 1] = (left + line * room)[: end - start] + right
-    for place, mark in ((reference, rule), (chance, tick), (value, dot if has_interval else hollow)):
-        if place is not None:
-            cells[column(place)] = mark
-    words = "" if has_interval else NO_INTERVAL
-    place = column(value or 0.0)
-    start = place + 1 if place + len(words) < room else max(0, place - len(words))
+        cells[low : high + 1] = (left + line * room)[: high - low] + right
+        hollow, words = dot, ""
+    for column, mark in ((reference, rule), (chance, tick), (value, hollow)):
+        if column is not None:
+            cells[column] = mark
+    start = (value or 0) + 1
+    if start + len(words) > room:
+        start = max(0, start - 1 - len(words))
     cells[start : start + len(words)] = words
     return "".join(cells)[:room]
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers at equal distances, the first at most `low` and the last at least `high`."""
-    span = high - low or abs(high) or 1.0
+def _scale(ends: Sequence[float]) -> list[float]:
+    """Return round numbers at equal distances, from at most the smallest to at least the largest end."""
+    low, high = min(ends), max(ends)
+    span, size = high - low, max(abs(low), abs(high))
+    span = span if span > 1e-9 * size else size or 1.0  # rounding is no span
     power = 10.0 ** math.floor(math.log10(span))
-    step = next(power * digit for digit in (0.2, 0.5, 1, 2) if span / (power * digit) <= TICKS)
+    step = next(power * digit for digit in (0.2, 0.5, 1, 2) if span / (power * digit) <= MAX_TICKS)
     first = math.floor(low / step)
-    return [round(step * number, 12) for number in range(first, max(first + 1, math.ceil(high / step)) + 1)]
+    return [step * number for number in range(first, max(first + 1, math.ceil(high / step)) + 1)]
 
 
-def _numbers(ticks: Sequence[float], columns: Sequence[int], room: int) -> str:
+def _numbers(scale: Sequence[float], room: int) -> str:
     """Return the numbers of a scale below their columns, without those that have no room."""
     line = ""
-    for tick, column in zip(ticks, columns, strict=True):
-        text = f"{tick:g}"
-        start = max(0, min(column - len(text) // 2, room - len(text)))
+    for number in scale:
+        text = f"{number:g}"
+        start = max(0, min(_column(number, scale, room) - len(text) // 2, room - len(text)))
         if not line or start > len(line):
             line = line.ljust(start) + text
-    return line
+    return line[:room]
 
 
 def wrap(text: str, width: int) -> Lines:
