@@ -7,25 +7,23 @@ which users, what differs other than the model, all figures, and how they are co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 
 from msgspec import convert
 
 from harness.benchmark import VALID, Metric
 from harness.benchmarks.rendering import ends
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table
 from harness.model import JSON
 from harness.reply_facts import ReplyFacts
-from harness.reporting.report import APPROXIMATE, level
+from harness.reporting.report import APPROXIMATE, level, with_unit
 from harness.reporting.verdicts import reservations, verdict
 from harness.scoring.differences import ALL, Difference
 from harness.scoring.intervals import FEWEST_AT_ALL
 from harness.ui.words import plural
 
-USERS_SHOWN = 10
-"""Users that differ most, in text and on pages."""
 NO_REPORT = "no report, so whether the tasks are synthetic is unknown."
 NOT_ALIKE = "Not alike: "
+AGREEMENT = ("users", "A better", "equal", "B better")
 
 
 def summary(data: JSON, more: str = "") -> Iterator[Block]:
@@ -40,7 +38,7 @@ def summary(data: JSON, more: str = "") -> Iterator[Block]:
         primary = [of for of in figures_of(pair) if not of.exploratory]
         yield from (Paragraph(verdict(of, units[of.metric], pair["a"], pair["b"])) for of in primary)
         if not primary:
-            yield from map(Paragraph, [*pair["verdicts"], *pair["left_out"]])
+            yield from map(Paragraph, pair["verdicts"])
         yield from forest(pair, primary, units)
         remarks = "; ".join(_remarks(pair, primary))
         notes = closing if number == len(data["pairs"]) else []
@@ -59,13 +57,15 @@ def blocks(data: JSON) -> Iterator[Block]:
     for pair in data["pairs"]:
         units, figures = units_of(pair), figures_of(pair)
         yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
-        yield _coverage(pair)
+        yield coverage(pair)
         yield from map(Paragraph, [*pair["warnings"], *coverage_notes(pair)])
-        yield from map(Paragraph, [words for of in figures for words in reservations(of, units[of.metric], pair)])
-        yield from _charts(pair, figures, units)
-        for subset, of_subset in groupby(sorted(figures, key=lambda of: of.subset != ALL), key=lambda of: of.subset):
-            yield from _figures(subset, [*of_subset], units)
-        yield from _users(pair, units)
+        primary = [of for of in figures if not of.exploratory]
+        yield from map(Paragraph, [words for of in primary for words in reservations(of, units[of.metric], pair)])
+        for subset in sorted(dict.fromkeys(of.subset for of in figures), key=lambda name: name != ALL):
+            yield from _figures(pair, subset, [of for of in figures if of.subset == subset], units)
+        if pair["most_different"]:
+            yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
+            yield most_different(pair)
     yield Heading("How this is computed", folded=True)
     yield from map(Paragraph, method(data))
 
@@ -97,7 +97,8 @@ def method(data: JSON) -> Iterator[str]:
     )
     yield (
         "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
-        "Formulas and sources: page Statistics of the documentation."
+        "As given: where answers break the rules of the task, a metric is compared by another, which such answers "
+        "cannot win. Formulas and sources: page Statistics of the documentation."
     )
 
 
@@ -108,8 +109,15 @@ def _remarks(pair: JSON, primary: Sequence[Difference]) -> Iterator[str]:
     """Yield what a reader of the verdicts must not miss, in a few words each."""
     yield "n: users that both have"
     for side, other in ("ab", "ba"):
+        if any(
+            of[side]["expected"] is not None and of[side]["scored"] < of[side]["expected"] for of in pair["coverage"]
+        ):
+            yield f"{pair[side]} is INCOMPLETE"
+        if shares := {of[side]["ratio"] for of in pair["coverage"]} - {None, 1}:
+            yield f"{pair[side]} was run on a share of its tasks ({', '.join(f'{share:g}' for share in shares)})"
         if alone := sum(of[f"only_{side}"]["users"] for of in pair["coverage"]):
             yield f"{plural(alone, 'user')} of {pair[side]} not in {pair[other]}"
+    yield from (words.rstrip(".") for words in pair["left_out"])
     if changed := [of.compared for of in primary if of.missing_users not in (None, "cannot_change")]:
         yield f"missing users could change {' and '.join(changed)}"
     wrong = {side: _invalid(pair, side) for side in "ab"}
@@ -129,73 +137,54 @@ def _invalid(pair: JSON, side: str) -> float:
     return 1 - sum(count.get(VALID, 0) for count in counts) / total if total else 0.0
 
 
+def _is_partial(has: JSON) -> bool:
+    return has["expected"] is not None and has["scored"] < has["expected"]
+
+
 def coverage_notes(pair: JSON) -> Iterator[str]:
     """Yield what the numbers of users mean for the comparison."""
     yield from pair["left_out"]
-    for side in "ab":
-        shares = [
-            f"{of['subset']} {has['expected']} of {plural(has['users_in_tasks'], 'user')} (share {has['ratio']:g})"
-            for of in pair["coverage"]
-            if (has := of[side])["ratio"] not in (None, 1)
-        ]
-        if shares:
-            yield f"{pair[side]} was run on a share of its tasks: {', '.join(shares)}."
-    for of in pair["coverage"]:
-        for side in "ab":
-            name, has = pair[side], of[side]
-            if has["expected"] is not None and has["scored"] < has["expected"]:
-                failed = f", {has['failed']} of them failed" if has["failed"] else ""
-                missing = plural(has["expected"] - has["scored"], "user")
-                yield f"{of['subset']}: {name} is INCOMPLETE, without {missing}{failed}."
-            if has["unsound"]:
-                lines = plural(has["unsound"], "line")
-                yield f"{of['subset']}: {lines} of {name}'s results left out as not sound (`verify` lists them)."
-        if of["other_tasks"]:
-            users = plural(of["other_tasks"], "user")
-            yield f"{of['subset']}: the tasks of {users} are not the same in both runs, so these are left out."
-        for side, other in ("ab", "ba"):
-            if alone := of[f"only_{side}"]["users"]:
-                users, means = plural(alone, "user"), _means_alone(pair, of, side)
-                yield f"{of['subset']}: {users} of {pair[side]} not in {pair[other]}, so in no figure{means}."
-
-
-def _means_alone(pair: JSON, of: JSON, side: str) -> str:
-    """Return how the figures of users of one run alone differ from those of the others."""
     units = units_of(pair)
-    means = [
-        f"{name} {_with_unit(units[name], of[f'only_{side}']['figures'][name])} against {_with_unit(units[name], both)}"
-        for name, both in of["on_common"]["ab".index(side)].items()
-        if name in pair["main"] and both is not None
-    ]
-    return f"; {pair[side]} has on them, against on those of both: {', '.join(means)}" if means else ""
-
-
-def _with_unit(metric: Metric, value: float | None) -> str:
-    return metric.text(value) if value is None else f"{metric.text(value)} {metric.shown_unit}"
+    for of in pair["coverage"]:
+        for side, other, place in (("a", "b", 0), ("b", "a", 1)):
+            if unsound := of[side]["unsound"]:
+                lines = plural(unsound, "line")
+                yield f"{of['subset']}: {lines} of {pair[side]}'s results left out as not sound (`verify` lists them)."
+            if alone := of[f"only_{side}"]["users"]:
+                means = [
+                    f"{name} {with_unit(units[name], of[f'only_{side}']['figures'][name])} against "
+                    f"{with_unit(units[name], of['on_common'][place][name])}"
+                    for name in pair["main"]
+                ]
+                yield (
+                    f"{of['subset']}: {plural(alone, 'user')} of {pair[side]} not in {pair[other]}, so in no figure. "
+                    f"Their figures, against those of the users of both: {', '.join(means)}."
+                )
 
 
 # Tables
 
 
-def _coverage(pair: JSON) -> Table:
-    def scored(has: JSON) -> str:
-        return str(has["scored"]) if has["expected"] is None else f"{has['scored']} of {has['expected']}"
+def coverage(pair: JSON) -> Table:
+    """Return how many users each run has on each subset; an asterisk marks a run that has not scored all of its own."""
+    counted = ("scored", "expected", "failed", "users_in_tasks")
+    rows = []
+    for of in pair["coverage"]:
+        cells = []
+        for side in "ab":
+            has = of[side]
+            cells += [number_cell(has[name], partial=name == "scored" and _is_partial(has)) for name in counted]
+        counts = of["common"], of["other_tasks"], of["only_a"]["users"], of["only_b"]["users"]
+        rows.append((of["subset"], *cells, *map(number_cell, counts)))
+    sides = [f"{side} {name.replace('_', ' ')}" for side in "AB" for name in counted]
+    return Table(("subset", *sides, "both", "other task", "only A", "only B"), tuple(rows))
 
-    rows = [
-        (of["subset"], scored(of["a"]), scored(of["b"]), *map(str, (of["common"], *_alone(of), of["other_tasks"])))
-        for of in pair["coverage"]
-    ]
-    return Table(("subset", "A scored", "B scored", "both", "only A", "only B", "other task"), tuple(rows))
 
-
-def _alone(of: JSON) -> tuple[int, int]:
-    return of["only_a"]["users"], of["only_b"]["users"]
-
-
-def _figures(subset: str, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Block]:
+def _figures(pair: JSON, subset: str, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Block]:
     where = f"All subsets ({figures[0].subsets})" if subset == ALL else subset
     users = plural(max(of.users for of in figures), "user")
     yield Heading(f"{where}: A minus B on {users}", folded=True)
+    yield from forest(pair, figures, units)
     unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
     for is_exploratory, heads in (
         (False, ("primary", "95 % simultaneous", "p (adjusted)")),
@@ -204,40 +193,27 @@ def _figures(subset: str, figures: Sequence[Difference], units: Mapping[str, Met
         rows = [of for of in figures if of.exploratory is is_exploratory]
         if rows:
             chance = ["chance"] * any(of.chance is not None for of in rows if not is_exploratory)
-            columns = (heads[0], f"A{unit}", f"B{unit}", *chance, "A - B", *heads[1:])
+            columns = (heads[0], f"A{unit}", f"B{unit}", *chance, "A - B", *heads[1:], *AGREEMENT)
             yield Table(columns, tuple(_figure_row(of, units[of.metric], bool(chance), not unit) for of in rows))
-    agreement = tuple((of.compared, str(of.users), *_shares(of)) for of in figures)
-    yield Table(("metric", "users", "A better", "equal", "B better"), agreement)
-    if given := [of for of in figures if of.given]:
-        yield Paragraph(
-            "Some answers break the rules of the task. These metrics are compared by others, which such answers cannot "
-            "win."
-        )
-        rows_given = tuple(
-            (of.metric, of.compared, *map(units[of.metric].text, (of.given or {}).values())) for of in given
-        )
-        yield Table(("metric", "compared by", "A as given", "B as given"), rows_given)
 
 
-def _shares(of: Difference) -> Iterator[str]:
-    counts = of.a_better, of.equal, of.b_better
-    return (f"{100 * number / of.users:.0f} %" if of.users else "n/a" for number in counts)
-
-
-def _figure_row(of: Difference, metric: Metric, chance: bool, named: bool) -> tuple[str, ...]:
+def _figure_row(of: Difference, metric: Metric, chance: bool, named: bool) -> tuple[str | Cell, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
     p = of.p if of.exploratory else of.p_adjusted
     span = "n/a" if of.difference is None else "too few"
     if bounds := interval_of(of):
         span = "~" * of.approximate + " to ".join(metric.text(bound, signed=True) for bound in bounds)
+    given = [f"as given {metric.text(value)}" for value in (of.given or {}).values()] or ["", ""]
+    counts = of.a_better, of.equal, of.b_better
     return (
         f"{of.compared}, {metric.shown_unit}" if named else of.compared,
-        metric.text(of.a),
-        metric.text(of.b),
+        *(Cell(metric.text(value), note=note) for value, note in zip((of.a, of.b), given, strict=True)),
         *(["" if of.chance is None else level(metric, of.chance, of.chance_error)] if chance else []),
         metric.text(of.difference, signed=True),
         span,
         "n/a" if p is None else f"{p:.4f}",
+        str(of.users),
+        *(f"{100 * number / of.users:.0f} %" if of.users else "n/a" for number in counts),
     )
 
 
@@ -246,50 +222,29 @@ def interval_of(of: Difference) -> tuple[float, float] | None:
     return of.ci95 if of.exploratory else of.ci95_simultaneous
 
 
-def _users(pair: JSON, units: Mapping[str, Metric]) -> Iterator[Block]:
-    if not pair["most_different"]:
-        return
-    metric = units[pair["main"][-1]]
-    yield Heading(f"Users that differ most in {metric.name}", folded=True)
-    rows = [
-        (user["user_id"], user["subset"], metric.text(user["difference"], signed=True))
-        for user in pair["most_different"][:USERS_SHOWN]
-    ]
-    yield Table(("user", "subset", f"A - B, {metric.difference_unit}"), tuple(rows))
+def most_different(pair: JSON) -> Table:
+    metric = units_of(pair)[pair["main"][-1]]
+    rows = tuple(
+        (user["subset"], user["user_id"], metric.name, value_cell(metric, user["difference"], signed=True))
+        for user in pair["most_different"]
+    )
+    return Table(("subset", "user", "metric", "A - B"), rows)
 
 
-# Charts
+def value_cell(metric: Metric, value: float | None, *, signed: bool = False) -> Cell:
+    shown = None if value is None else metric.scale * value
+    return Cell(metric.text(value, signed=signed), shown, metric.decimals)
+
+
+def number_cell(value: float | None, digits: int = 0, *, partial: bool = False) -> Cell:
+    return Cell("" if value is None else f"{value:.{digits}f}", value, digits, partial=partial)
 
 
 def forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
     """Yield a chart of differences for each unit that figures have."""
-    by_unit: dict[str | None, list[Difference]] = {}
-    for of in figures:
-        by_unit.setdefault(units[of.metric].unit, []).append(of)
-    for of_unit in by_unit.values():
-        yield _chart(pair, "", units[of_unit[0].metric], {"difference": of_unit}, [of.compared for of in of_unit])
-
-
-def _chart(
-    pair: JSON, about: str, metric: Metric, series: Mapping[str, Sequence[Difference]], names: Sequence[str]
-) -> Chart:
-    drawn = tuple(
-        Series(name, tuple(of.difference for of in figures), *ends([interval_of(of) for of in figures]))
-        for name, figures in series.items()
-    )
-    title, is_share = f"{pair['a']} minus {pair['b']}{about}", metric.unit is None
-    return Chart("intervals", title, tuple(names), metric.difference_unit, "", drawn, is_share, reference=0.0)
-
-
-def _charts(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Block]:
-    """Yield, for each unit, a chart of all its metrics, and one of the main ones by subset."""
-    subsets = list(dict.fromkeys(of.subset for of in figures))
-    if not subsets:
-        return
-    last = [of for of in figures if of.subset == subsets[-1]]
-    yield from forest(pair, last, units)
-    main = [units[name] for name in pair["main"]]
-    for unit in dict.fromkeys(metric.unit for metric in main if len(subsets) > 1):
-        metrics = [metric for metric in main if metric.unit == unit]
-        series = {metric.name: [of for of in figures if of.metric == metric.name] for metric in metrics}
-        yield _chart(pair, ", by subset", metrics[0], series, subsets)
+    for unit in dict.fromkeys(units[of.metric].unit for of in figures):
+        drawn = [of for of in figures if units[of.metric].unit == unit]
+        names, label = tuple(of.compared for of in drawn), units[drawn[0].metric].difference_unit
+        series = Series("difference", tuple(of.difference for of in drawn), *ends([interval_of(of) for of in drawn]))
+        title = f"{pair['a']} minus {pair['b']}"
+        yield Chart("intervals", title, names, label, "", (series,), unit is None, reference=0.0)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from harness.analysis.imported import imported_of
 from harness.benchmark import VALID
@@ -69,29 +69,18 @@ def _on(side: Side, users: Sequence[str], figures: Figures) -> JSON:
 
 def warnings(subsets: Sequence[tuple[Subset, Subset]], names: JSON, covered: Sequence[JSON]) -> list[str]:
     """Return the remarks of reports (synthetic tasks), what differs other than the model, results of unknown origin,
-    and the answers that count as empty, of two runs on each subset."""
-    differing = [(a.name, words) for a, b in subsets for words in _unlike(a, b)]
-    return [*_remarks(subsets), *_by_subset(differing, len(subsets)), *_invalid(names, covered)]
+    and the answers that count as empty, of two runs: each once, with its subsets unless it is about all."""
+    about: dict[str, list[str]] = {}
+    for both in subsets:
+        for words in (*chain.from_iterable(map(_remarks, both)), *_unlike(*both)):
+            about.setdefault(words, []).append(both[0].name)
+    sentences = [words if len(of) == len(subsets) else f"{', '.join(of)}: {words}" for words, of in about.items()]
+    return [*sentences, *_invalid(names, covered)]
 
 
-def _by_subset(sentences: Iterable[tuple[str, str]], subsets: int) -> Iterator[str]:
-    """Yield sentences, each once, with its subsets unless it is about all."""
-    for words, alike in groupby(sorted(sentences, key=lambda pair: pair[1]), key=lambda pair: pair[1]):
-        names = [name for name, _ in alike]
-        yield words if len(names) == subsets else f"{', '.join(names)}: {words}"
-
-
-def _remarks(subsets: Sequence[tuple[Subset, Subset]]) -> Iterator[str]:
-    """Yield the remarks of the reports of both runs, then those of one."""
-    remarks: dict[str, dict[str, list[str]]] = {}
-    for of in chain(*subsets):
-        for words in report.notes if (report := of.report) else [NO_REPORT]:
-            remarks.setdefault(words, {}).setdefault(of.run, []).append(of.name)
-    for words, runs in remarks.items():
-        if len(runs) == 2 and len(set(map(tuple, runs.values()))) == 1:
-            runs = {"Both runs": next(iter(runs.values()))}
-        for run, names in runs.items():
-            yield from _by_subset([(name, f"{run}: {words}") for name in names], len(subsets))
+def _remarks(of: Subset) -> Iterator[str]:
+    report = of.report
+    return (f"{of.run}: {words}" for words in (report.notes if report else [NO_REPORT]))
 
 
 def _invalid(names: JSON, covered: Sequence[JSON]) -> Iterator[str]:
