@@ -118,7 +118,7 @@ class Series(Struct, frozen=True):
 
 
 class Chart(_Block, frozen=True, omit_defaults=True):
-    """A picture of what tables say in numbers. Text has only those of `intervals`.
+    """A picture of what tables say in numbers. Text has those of `intervals` that no table is next to.
 
     `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
     each series (a tick for the series `CHANCE`), and a line through all rows at `reference`. `histogram`: `x` are the
@@ -159,7 +159,7 @@ class Sketch(_Block, frozen=True):
 
 
 Block = Heading | Paragraph | Table | Verbatim | Quote | Tags | Chart | Sketch
-"""What reports and pages are made of; `report.text` leaves out pictures."""
+"""What reports and pages are made of; `text` leaves out most pictures."""
 
 
 class Tile(NamedTuple):
