@@ -202,13 +202,15 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _table(table: Table, width: int) -> Lines:
-    """Return the first column set left, the others right; columns that do not fit follow below, after the first."""
+    """Return the title, the table, and its notes. Columns that do not fit follow below, after the first."""
     columns = [list(map(cell_text, column)) for column in zip(table.columns, *table.rows, strict=True)]
     first = [wrap(cell, width // 2) for cell in columns[0]]
     room = width - _width(first)
     rest = [[wrap(cell, room - GAP) for cell in column] for column in columns[1:]]
-    bands = [_aligned([first, *band]) for band in _bands(rest, room)]
-    return [line for band in bands for line in ("", *band)][1:]
+    lines = wrap(table.title, width) if table.title else []
+    for number, band in enumerate(_bands(rest, room)):
+        lines += [""] * bool(number) + _aligned([first, *band], table.rules)
+    return [*lines, *(line for note in table.notes for line in wrap(note, width))]
 
 
 Column = list[Lines]
@@ -232,11 +234,15 @@ def _bands(columns: Sequence[Column], room: int) -> list[list[Column]]:
     return bands
 
 
-def _aligned(columns: Sequence[Column]) -> Lines:
+def _aligned(columns: Sequence[Column], rules: Sequence[int]) -> Lines:
+    """Return the first column set left, the others right, with lines below the head and above the rows of `rules`."""
     gap, widths, lines = " " * GAP, [_width(column) for column in columns], Lines()
-    for number, cells in enumerate(zip(*columns, strict=True)):
+    rule = gap.join("-" * width for width in widths)
+    for row, cells in enumerate(zip(*columns, strict=True), -1):
+        if row in rules:
+            lines.append(rule)
         for first, *others in zip_longest(*cells, fillvalue=""):
             lines.append(gap.join([to_left(first, widths[0]), *map(to_right, others, widths[1:])]).rstrip())
-        if not number:
-            lines.append(gap.join("-" * width for width in widths))
+        if row < 0:
+            lines.append(rule)
     return lines

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table, Verbatim
+from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.model import Record, RunFacts
 from harness.reporting import report as overview
 from harness.reporting import text as text_module
@@ -139,6 +139,21 @@ def test_the_time_of_a_table_grows_with_its_rows(monkeypatch: pytest.MonkeyPatch
 def test_a_table_without_rows_shows_its_head() -> None:
     """A learning curve of nobody is still a table."""
     assert shown(Table(("step", "n"), ())) == "step  n\n----  -\n"
+
+
+def test_table_has_its_title_lines_and_notes() -> None:
+    """The title above, lines above the rows that ask for them, notes beneath; cells with their marks."""
+    cell = Cell("1.50", 1.5, partial=True, interval="[1, 2]")
+    table = Table(("run", "mean"), (("a", cell), ("b", "2.00")), "Recall, %", ("*: partial.",), rules=(1,))
+    assert shown(table) == (
+        "Recall, %\n"
+        "run          mean\n"
+        "---  ------------\n"
+        "a    1.50* [1, 2]\n"
+        "---  ------------\n"
+        "b            2.00\n"
+        "*: partial.\n"
+    )
 
 
 def test_verbatim_is_left_as_it_is() -> None:
