@@ -39,7 +39,7 @@ def summary(data: JSON, more: str = "") -> Iterator[Block]:
         yield from (Paragraph(verdict(of, units[of.metric], pair["a"], pair["b"])) for of in primary)
         if not primary:
             yield from map(Paragraph, pair["verdicts"])
-        yield from forest(pair, primary, units)
+        yield from forest(pair, [of for of in primary if of.outcome != "same"], units)
         remarks = "; ".join(_remarks(pair, primary))
         notes = closing if number == len(data["pairs"]) else []
         yield Paragraph(" ".join([f"{remarks}.", *notes]))

@@ -49,7 +49,7 @@ def _evidence(of: Difference, metric: Metric, *, signed: bool = False) -> str:
         low, high = sorted(sign * end for end in of.ci95_simultaneous)
         ends = " to ".join(metric.text(end, signed=signed or low < 0) for end in (low, high))
         bounds = f"95 % {'~' * of.approximate}{ends}"
-        decides = "" if (low * high > 0) == (p < SIGNIFICANT) else " decides"
+        decides = "" if (low * high > 0) == (p < SIGNIFICANT) else " (decides)"
     values = _values(of, metric, swapped=not signed and of.outcome == "b_better")
     return f"{by} ({bounds}), {values}, p {p_text(p)}{decides}, n {of.users}"
 

@@ -90,19 +90,18 @@ def compared(chosen: CompareOptions, resamples: int) -> JSON:
     strata = [pair.strata for pair in pairs]
     if not any(strata):
         raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in pair.left_out)))
-    reports: dict[int, JSON] = {}
+    figures = {}
     for benchmark in dict.fromkeys(pair.benchmark for pair in pairs):
-        family = [place for place, pair in enumerate(pairs) if pair.benchmark == benchmark]
-        figures = differences.compared([strata[place] for place in family], resamples)
-        reports |= {
-            place: _report(pairs[place], strata[place], of_pair) for place, of_pair in zip(family, figures, strict=True)
-        }
+        family = [of_pair for pair, of_pair in zip(pairs, strata, strict=True) if pair.benchmark == benchmark]
+        figures[benchmark] = iter(differences.compared(family, resamples))
     return {
         "format": FORMAT,
         "runs": [_run(*run) for run in found.items()],
         "resamples": resamples,
         "seed": differences.SEED,
-        "pairs": [reports[place] for place in range(len(pairs))],
+        "pairs": [
+            _report(pair, of_pair, next(figures[pair.benchmark])) for pair, of_pair in zip(pairs, strata, strict=True)
+        ],
     }
 
 
