@@ -72,15 +72,18 @@ def warnings(subsets: Sequence[tuple[Subset, Subset]], names: JSON, covered: Seq
     and the answers that count as empty, of two runs: each once, with its subsets unless it is about all."""
     about: dict[str, list[str]] = {}
     for both in subsets:
-        for words in (*chain.from_iterable(map(_remarks, both)), *_unlike(*both)):
+        for words in (*_remarks(*both), *_unlike(*both)):
             about.setdefault(words, []).append(both[0].name)
     sentences = [words if len(of) == len(subsets) else f"{', '.join(of)}: {words}" for words, of in about.items()]
     return [*sentences, *_invalid(names, covered)]
 
 
-def _remarks(of: Subset) -> Iterator[str]:
-    report = of.report
-    return (f"{of.run}: {words}" for words in (report.notes if report else [NO_REPORT]))
+def _remarks(a: Subset, b: Subset) -> Iterator[str]:
+    """Yield the remarks of the reports of both runs, each once."""
+    notes = [report.notes if report else (NO_REPORT,) for report in (a.report, b.report)]
+    for words in dict.fromkeys(chain(*notes)):
+        runs = [of.run for of, remarks in zip((a, b), notes, strict=True) if words in remarks]
+        yield f"{'Both runs' if len(runs) > 1 else runs[0]}: {words}"
 
 
 def _invalid(names: JSON, covered: Sequence[JSON]) -> Iterator[str]:

@@ -156,7 +156,7 @@ def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
         "not alike: settings.persona",
         "synthetic tasks",
         "Runs compared",
-        "random-1: The tasks are synthetic",
+        "Both runs: The tasks are synthetic",
         "weibo: Not alike: settings.persona is true in recency, false in random-1",
         "weibo: 5 users of recency not in random-1",
         "Precision",
@@ -186,8 +186,8 @@ def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Tol
     (own / "results/random-1/eval_report_weibo.json").unlink()
     found = told(own, capsys, "recency", "random-1")["pairs"][0]["warnings"]
     assert "weibo: random-1: no report, so whether the tasks are synthetic is unknown." in found
-    assert any(words.startswith("recency: The tasks are synthetic") for words in found)
-    assert any(words.startswith("zhihu: random-1: The tasks are synthetic") for words in found)
+    assert any(words.startswith("weibo: recency: The tasks are synthetic") for words in found)
+    assert any(words.startswith("zhihu: Both runs: The tasks are synthetic") for words in found)
 
 
 def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told) -> None:
