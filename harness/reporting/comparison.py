@@ -6,7 +6,7 @@ which users, what differs other than the model, all figures, and how they are co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import convert
 
@@ -15,6 +15,7 @@ from harness.benchmarks.rendering import ends
 from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table
 from harness.model import JSON
 from harness.reply_facts import ReplyFacts
+from harness.reporting import xlsx
 from harness.reporting.report import APPROXIMATE, level, with_unit
 from harness.reporting.verdicts import reservations, verdict
 from harness.scoring.differences import ALL, Difference
@@ -34,12 +35,12 @@ def summary(data: JSON, more: str = "") -> Iterator[Block]:
     for number, pair in enumerate(data["pairs"], 1):
         if len(data["pairs"]) > 1:
             yield Heading(f"{pair['a']} and {pair['b']}")
-        units = units_of(pair)
-        primary = [of for of in figures_of(pair) if not of.exploratory]
+        units = _units(pair)
+        primary = [of for of in _figures_of(pair) if not of.exploratory]
         yield from (Paragraph(verdict(of, units[of.metric], pair["a"], pair["b"])) for of in primary)
         if not primary:
             yield from map(Paragraph, pair["verdicts"])
-        yield from forest(pair, [of for of in primary if of.outcome != "same"], units)
+        yield from _forest(pair, [of for of in primary if of.outcome != "same"], units)
         remarks = "; ".join(_remarks(pair, primary))
         notes = closing if number == len(data["pairs"]) else []
         yield Paragraph(" ".join([f"{remarks}.", *notes]))
@@ -55,30 +56,30 @@ def blocks(data: JSON) -> Iterator[Block]:
         for words in convert(run.get("replies", {}), ReplyFacts).sentences():
             yield Paragraph(f"{run['name']}: {words}.")
     for pair in data["pairs"]:
-        units, figures = units_of(pair), figures_of(pair)
+        units, figures = _units(pair), _figures_of(pair)
         yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
-        yield coverage(pair)
-        yield from map(Paragraph, [*pair["warnings"], *coverage_notes(pair)])
+        yield _coverage(pair)
+        yield from map(Paragraph, [*pair["warnings"], *_coverage_notes(pair)])
         primary = [of for of in figures if not of.exploratory]
         yield from map(Paragraph, [words for of in primary for words in reservations(of, units[of.metric], pair)])
         for subset in sorted(dict.fromkeys(of.subset for of in figures), key=lambda name: name != ALL):
             yield from _figures(pair, subset, [of for of in figures if of.subset == subset], units)
         if pair["most_different"]:
             yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
-            yield most_different(pair)
+            yield _most_different(pair)
     yield Heading("How this is computed", folded=True)
-    yield from map(Paragraph, method(data))
+    yield from map(Paragraph, _method(data))
 
 
-def units_of(pair: JSON) -> dict[str, Metric]:
+def _units(pair: JSON) -> dict[str, Metric]:
     return {name: Metric(name, **declared) for name, declared in pair["metric_units"].items()}
 
 
-def figures_of(pair: JSON) -> list[Difference]:
+def _figures_of(pair: JSON) -> list[Difference]:
     return convert(pair["figures"], list[Difference])
 
 
-def method(data: JSON) -> Iterator[str]:
+def _method(data: JSON) -> Iterator[str]:
     """Yield what the columns mean, and how sure they are."""
     yield (
         "Differences are A minus B in the unit of each metric, of shares in percentage points (times 100), on users "
@@ -141,10 +142,10 @@ def _is_partial(has: JSON) -> bool:
     return has["expected"] is not None and has["scored"] < has["expected"]
 
 
-def coverage_notes(pair: JSON) -> Iterator[str]:
+def _coverage_notes(pair: JSON) -> Iterator[str]:
     """Yield what the numbers of users mean for the comparison."""
     yield from pair["left_out"]
-    units = units_of(pair)
+    units = _units(pair)
     for of in pair["coverage"]:
         for side, other, place in (("a", "b", 0), ("b", "a", 1)):
             if unsound := of[side]["unsound"]:
@@ -165,7 +166,7 @@ def coverage_notes(pair: JSON) -> Iterator[str]:
 # Tables
 
 
-def coverage(pair: JSON) -> Table:
+def _coverage(pair: JSON) -> Table:
     """Return how many users each run has on each subset; an asterisk marks a run that has not scored all of its own."""
     counted = ("scored", "expected", "failed", "users_in_tasks")
     rows = []
@@ -173,9 +174,9 @@ def coverage(pair: JSON) -> Table:
         cells = []
         for side in "ab":
             has = of[side]
-            cells += [number_cell(has[name], partial=name == "scored" and _is_partial(has)) for name in counted]
+            cells += [_number(has[name], partial=name == "scored" and _is_partial(has)) for name in counted]
         counts = of["common"], of["other_tasks"], of["only_a"]["users"], of["only_b"]["users"]
-        rows.append((of["subset"], *cells, *map(number_cell, counts)))
+        rows.append((of["subset"], *cells, *map(_number, counts)))
     sides = [f"{side} {name.replace('_', ' ')}" for side in "AB" for name in counted]
     return Table(("subset", *sides, "both", "other task", "only A", "only B"), tuple(rows))
 
@@ -184,7 +185,7 @@ def _figures(pair: JSON, subset: str, figures: Sequence[Difference], units: Mapp
     where = f"All subsets ({figures[0].subsets})" if subset == ALL else subset
     users = plural(max(of.users for of in figures), "user")
     yield Heading(f"{where}: A minus B on {users}", folded=True)
-    yield from forest(pair, figures, units)
+    yield from _forest(pair, figures, units)
     unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
     for is_exploratory, heads in (
         (False, ("primary", "95 % simultaneous", "p (adjusted)")),
@@ -201,7 +202,7 @@ def _figure_row(of: Difference, metric: Metric, chance: bool, named: bool) -> tu
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
     p = of.p if of.exploratory else of.p_adjusted
     span = "n/a" if of.difference is None else "too few"
-    if bounds := interval_of(of):
+    if bounds := _interval(of):
         span = "~" * of.approximate + " to ".join(metric.text(bound, signed=True) for bound in bounds)
     given = [f"as given {metric.text(value)}" for value in (of.given or {}).values()] or ["", ""]
     counts = of.a_better, of.equal, of.b_better
@@ -217,34 +218,93 @@ def _figure_row(of: Difference, metric: Metric, chance: bool, named: bool) -> tu
     )
 
 
-def interval_of(of: Difference) -> tuple[float, float] | None:
+def _interval(of: Difference) -> tuple[float, float] | None:
     """Return the interval that holds for a figure: a primary one's for all of them at once."""
     return of.ci95 if of.exploratory else of.ci95_simultaneous
 
 
-def most_different(pair: JSON) -> Table:
-    metric = units_of(pair)[pair["main"][-1]]
+def _most_different(pair: JSON) -> Table:
+    metric = _units(pair)[pair["main"][-1]]
     rows = tuple(
-        (user["subset"], user["user_id"], metric.name, value_cell(metric, user["difference"], signed=True))
+        (user["subset"], user["user_id"], metric.name, _value(metric, user["difference"], signed=True))
         for user in pair["most_different"]
     )
     return Table(("subset", "user", "metric", "A - B"), rows)
 
 
-def value_cell(metric: Metric, value: float | None, *, signed: bool = False) -> Cell:
+def _value(metric: Metric, value: float | None, *, signed: bool = False) -> Cell:
     shown = None if value is None else metric.scale * value
     return Cell(metric.text(value, signed=signed), shown, metric.decimals)
 
 
-def number_cell(value: float | None, digits: int = 0, *, partial: bool = False) -> Cell:
+def _number(value: float | None, digits: int = 0, *, partial: bool = False) -> Cell:
     return Cell("" if value is None else f"{value:.{digits}f}", value, digits, partial=partial)
 
 
-def forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
+def _forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
     """Yield a chart of differences for each unit that figures have."""
     for unit in dict.fromkeys(units[of.metric].unit for of in figures):
         drawn = [of for of in figures if units[of.metric].unit == unit]
         names, label = tuple(of.compared for of in drawn), units[drawn[0].metric].difference_unit
-        series = Series("difference", tuple(of.difference for of in drawn), *ends([interval_of(of) for of in drawn]))
+        series = Series("difference", tuple(of.difference for of in drawn), *ends([_interval(of) for of in drawn]))
         title = f"{pair['a']} minus {pair['b']}"
         yield Chart("intervals", title, names, label, "", (series,), unit is None, reference=0.0)
+
+
+# Sheets
+
+
+def sheets(data: JSON) -> list[xlsx.Sheet]:
+    """Return verdicts, figures, coverage and users."""
+    are_shares = all(metric.unit is None for pair in data["pairs"] for metric in _units(pair).values())
+    unit = " (%)" if are_shares else ""
+    columns = (
+        *("subset", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to"),
+        *("from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)"),
+        *("users", "A better", "equal", "B better", "unit", "kind", "compared by", "A as given", "B as given"),
+        "approximate",
+    )
+    spans = ("Differences of shares in points; from, to: 95 % interval.",)
+    return [
+        _sheet("Verdicts", data, lambda pair: Table(("", "in words"), tuple(_words(pair))), tuple(_method(data))),
+        _sheet("Figures", data, lambda pair: Table(columns, tuple(_sheet_rows(pair))), spans),
+        _sheet("Coverage", data, _coverage),
+        _sheet("Users", data, _most_different),
+    ]
+
+
+def _sheet(title: str, data: JSON, table: Callable[[JSON], Table], notes: Sequence[str] = ()) -> xlsx.Sheet:
+    """Return the tables of all pairs below one another, each row after the names of its runs."""
+    tables = [(pair, table(pair)) for pair in data["pairs"]]
+    rows = [(pair["a"], pair["b"], *map(_content, row)) for pair, of_pair in tables for row in of_pair.rows]
+    return xlsx.Sheet(title, ("A", "B", *tables[0][1].columns), rows, notes)
+
+
+def _content(cell: str | Cell) -> xlsx.Content:
+    if isinstance(cell, str) or cell.value is None:
+        return cell if isinstance(cell, str) else None
+    return xlsx.Cell(cell.value, cell.partial, number=xlsx.decimals(cell.digits) if cell.digits else xlsx.WHOLE)
+
+
+def _words(pair: JSON) -> Iterator[tuple[str, str]]:
+    kinds = {"warning": pair["warnings"], "coverage": _coverage_notes(pair), "verdict": pair["verdicts"]}
+    return ((kind, words) for kind, sentences in kinds.items() for words in sentences)
+
+
+def _sheet_rows(pair: JSON) -> Iterator[tuple[str | Cell, ...]]:
+    units = _units(pair)
+    for of in _figures_of(pair):
+        metric, given = units[of.metric], of.given or {"a": of.a, "b": of.b}
+        bounds = (*(of.ci95 or (None, None)), *(of.ci95_simultaneous or (None, None)))
+        yield (
+            of.subset,
+            metric.name,
+            *(_value(metric, value) for value in (of.a, of.b, of.difference, *bounds)),
+            *(_number(p, 4) for p in (of.p, of.p_adjusted)),
+            *map(_number, (of.users, of.a_better, of.equal, of.b_better)),
+            metric.shown_unit,
+            "exploratory" if of.exploratory else "primary",
+            of.compared,
+            *(_value(metric, value) for value in given.values()),
+            "~" if of.ci95 and of.approximate else "",
+        )

@@ -16,7 +16,6 @@ from harness.model import JSON
 from harness.option import command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import comparison, xlsx
-from harness.reporting.comparison_sheets import sheets
 from harness.reporting.outputs import check_free
 from harness.reporting.text import rendered
 from harness.scoring.paired import RESAMPLES
@@ -54,7 +53,7 @@ def execute(args: Options) -> int:
     check_free(*written, force=args.force)
     data = _compared(args)
     if args.out is not None:
-        xlsx.write(args.out, sheets(data))
+        xlsx.write(args.out, comparison.sheets(data))
     if args.html is not None:
         from harness.reporting import html
 
@@ -66,19 +65,13 @@ def execute(args: Options) -> int:
         show_json(data)
     else:
         screen = console()
-        lines = _text(data, min(screen.width, MAX_WIDTH), screen.encoding, full=args.full).split("\n")
-        screen.print(*lines, sep="\n", soft_wrap=True)
+        blocks = comparison.blocks(data) if args.full else comparison.summary(data, "--full shows the rest.")
+        between = "\n\n" if args.full else "\n"
+        text = rendered(list(blocks), min(screen.width, MAX_WIDTH), encoding=screen.encoding, between=between)
+        screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     for path in written:
         tell(f"written: {path}")
     return 0
-
-
-def _text(data: JSON, width: int, encoding: str, *, full: bool) -> str:
-    """Return what a terminal shows: the summary on a few lines, or everything."""
-    if full:
-        return rendered(list(comparison.blocks(data)), width, encoding=encoding).rstrip("\n")
-    first = list(comparison.summary(data, "--full shows the rest."))
-    return rendered(first, width, encoding=encoding, between="\n").rstrip("\n")
 
 
 def _compared(args: Options) -> JSON:
@@ -90,14 +83,14 @@ def _compared(args: Options) -> JSON:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Findings:
-    """What a command has found, for Python: `data` is what its `--json` prints. As text and in notebooks it is what
-    people are shown."""
+    """What a command has found, for Python: `data` is what its `--json` prints, `blocks` everything for people. As text
+    and in notebooks it is the first lines."""
 
     data: JSON
     blocks: tuple[Block, ...]
 
     def __repr__(self) -> str:
-        return _text(self.data, 80, "utf-8", full=False)
+        return rendered(list(comparison.summary(self.data)), between="\n").rstrip("\n")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
