@@ -96,7 +96,7 @@ merge: ## combine the parts of a run (run ARGS="--part 1/4") into one
 report: ## make the pages of reports again, ARGS="--with-posts", or without a name one page over all runs
 show: ## the users of a run, or of one of them prompts, replies and scores, ARGS="USER --with-posts"
 view: ## all runs in the browser, also while they are played, ARGS="--port 8080"
-compare: ## show whether one run is better than another, on the users that both have, RUNS="a b"
+compare: ## show whether one run is better than another, on the users that both have, RUNS="a b" ARGS=--full
 stats: ## runs side by side, all (as Excel files, too) or some
 export: ## runs for other programs, ARGS="--format jsonl", or parquet, inspect, wandb, mlflow; --rows users
 sample: ## write a share of a tasks file to a separate file

@@ -8,16 +8,13 @@ has the highest average.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from harness.benchmark import Benchmark, Metric
-from harness.commands.compare.figures import Stratum, worse_than_best
-from harness.commands.compare.sides import Side, Subset
+from harness.scoring.differences import Side, Stratum, worse_than_best
 from harness.scoring.scorer import Figures
-from harness.store.files import RunFiles
 
 SETS, MODELS, SEED, SWAPS = 1000, 14, 7, 1000
 
@@ -53,9 +50,9 @@ def answers(rng: np.random.Generator, users: int, step: float, subset: str) -> l
     """Return each model's users: the share of hits of 2 to 80 predictions, easy or hard for all models."""
     ease, chances = 0.45 + 0.5 * rng.beta(2, 3, users), 2 * np.minimum(rng.geometric(1 / 6, users), 40)
     hits = (rng.binomial(chances, ease - step * model) / chances for model in range(MODELS))
-    of, tasks = Subset("", RunFiles(Path(), subset), None), {str(user): "" for user in range(users)}
+    tasks = {str(user): "" for user in range(users)}
     rows = (np.column_stack([hit, np.ones(users)]) for hit in hits)
-    return [Side(of, tasks, row, row, (), 0, {}) for row in rows]
+    return [Side("", subset, tasks, row, row, (), {}) for row in rows]
 
 
 def one(study: Study, rng: np.random.Generator) -> tuple[bool, int, bool, bool]:

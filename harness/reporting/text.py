@@ -1,17 +1,38 @@
-"""A report as plain text for a terminal. Widths are terminal columns: a Chinese character takes two."""
+"""Blocks as plain text for a terminal or a file. Widths are terminal columns: a Chinese character takes two.
+
+A chart of intervals is drawn where readers need it: not below a folded heading, nor below a table of the same section,
+which has its figures. Other pictures are left out.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from rich.cells import cell_len, chop_cells
 
-from harness.document import Block, Chart, Heading, Paragraph, Quote, Sketch, Table, Tags, Verbatim, cell_text
+from harness.document import (
+    CHANCE,
+    Block,
+    Chart,
+    Heading,
+    Paragraph,
+    Quote,
+    Sketch,
+    Table,
+    Tags,
+    Verbatim,
+    cell_text,
+)
 from harness.printable import in_lines, on_one_line
-from harness.ui.cells import to_left, to_right
+from harness.ui.cells import has, to_left, to_right
 
 GAP = 2
+LINES_DRAWN, ASCII_DRAWN = "●○─├┤│┆", "*o-[]|:"
+"""Of charts: a value with an interval and one without, the interval and its ends, the reference and a chance level."""
+NO_INTERVAL = " no interval"
+MAX_TICKS = 5
 NARROWEST = 8
 """Columns, also of a terminal with fewer: it breaks the lines itself."""
 NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕”’％…,.:;!?)]}%")
@@ -19,23 +40,27 @@ NO_LINE_STARTS_WITH = frozenset("、。，．：；！？）》」』】〉〕�
 Lines = list[str]
 
 
-def rendered(blocks: Sequence[Block], width: int = 80) -> str:
-    """Return blocks as text without pictures, an empty line between each two; only `Verbatim` may pass `width`, if that
-    is not too narrow."""
-    words, room = _without_pictures(blocks), max(width, NARROWEST)
-    return "\n\n".join("\n".join(lines) for block in words if (lines := _block(block, room))) + "\n"
+def rendered(blocks: Sequence[Block], width: int = 80, *, encoding: str = "utf-8", between: str = "\n\n") -> str:
+    """Return blocks as text, by default with an empty line between each two; only `Verbatim` may pass `width`, if that
+    is not too narrow. Charts are drawn with characters that the encoding has."""
+    room, shown = max(width, NARROWEST), list[str]()
+    for block in _without_pictures(blocks):
+        lines = _chart(block, room, encoding) if isinstance(block, Chart) else _block(block, room)
+        shown += ["\n".join(lines)] * bool(lines)
+    return between.join(shown) + "\n"
 
 
 def _without_pictures(blocks: Sequence[Block]) -> Iterator[Block]:
     """Yield blocks except pictures and headings that have only pictures below them."""
-    heading, pictures = None, False
+    heading, pictures, has_figures = None, False, False
     for block in (*blocks, None):
-        if isinstance(block, Chart | Sketch):
+        if isinstance(block, Chart | Sketch) and (has_figures or not _is_drawn(block)):
             pictures = True
             continue
         if heading and not (pictures and isinstance(block, Heading | None)):
             yield heading
         heading, pictures = (block if isinstance(block, Heading) else None), False
+        has_figures = heading.folded if heading else has_figures or isinstance(block, Table)
         if block and not heading:
             yield block
 
@@ -58,6 +83,86 @@ def _block(block: Block, width: int) -> Lines:
             return wrap(f"{label}: {', '.join(f'{tag} ({kind})' for tag, kind in tags)}", width)
         case Chart() | Sketch():
             return []
+
+
+# Charts of intervals
+
+
+def _is_drawn(block: Block | None) -> bool:
+    """Return whether a block is a chart of intervals with a value."""
+    if not isinstance(block, Chart) or block.kind != "intervals":
+        return False
+    return any(value is not None for series in block.series for value in series.values)
+
+
+def _chart(chart: Chart, width: int, encoding: str) -> Lines:
+    """Return a line for each value, and one with the scale and, if there is room, the title."""
+    factor = 100.0 if chart.percent else 1.0
+    reference = None if chart.reference is None else factor * chart.reference
+    chance = next((series.values for series in chart.series if series.name == CHANCE), ())
+    shown = [series for series in chart.series if series.name != CHANCE]
+    title = ", ".join(filter(None, (chart.title, chart.x_label)))
+    has_room = cell_len(title) <= 2 * width // 5
+    labels, rows = list[str](), list[list[float | None]]()
+    for row, name in enumerate(chart.x):
+        for series in shown:
+            if series.values[row] is not None:
+                labels.append(f"{name}, {series.name}" if len(shown) > 1 else str(name))
+                ends = [values[row] if values else None for values in (series.values, series.low, series.high, chance)]
+                rows.append([reference, *(None if end is None else factor * end for end in ends)])
+    labels = [wrap(label, 2 * width // 5)[0] for label in (*labels, title if has_room else "")]
+    names = max(map(cell_len, labels))
+    room = max(1, width - names - GAP)
+    scale = _scale([end for ends in rows for end in ends if end is not None])
+    marks = LINES_DRAWN if has(encoding, LINES_DRAWN) else ASCII_DRAWN
+    bars = [_bar([end if end is None else _column(end, scale, room) for end in ends], marks, room) for ends in rows]
+    bars.append(_numbers(scale, room))
+    lines = [f"{to_left(label, names)}{' ' * GAP}{bar}".rstrip() for label, bar in zip(labels, bars, strict=True)]
+    return lines if has_room else [*wrap(title, width), *lines]
+
+
+def _column(number: float, scale: Sequence[float], room: int) -> int:
+    return round((number - scale[0]) / (scale[-1] - scale[0]) * (room - 1))
+
+
+def _bar(columns: Sequence[int | None], marks: str, room: int) -> str:
+    """Return a value with its interval. `columns` are those of reference, value, both ends and chance level."""
+    reference, value, low, high, chance = columns
+    dot, hollow, line, left, right, rule, tick = tuple(marks)
+    cells, words = [" "] * room, NO_INTERVAL
+    if low is not None and high is not None:
+        cells[low : high + 1] = (left + line * room)[: high - low] + right
+        hollow, words = dot, ""
+    for column, mark in ((reference, rule), (chance, tick), (value, hollow)):
+        if column is not None:
+            cells[column] = mark
+    start = (value or 0) + 1
+    if start + len(words) > room:
+        start = max(0, start - 1 - len(words))
+    cells[start : start + len(words)] = words
+    return "".join(cells)[:room]
+
+
+def _scale(ends: Sequence[float]) -> list[float]:
+    """Return round numbers at equal distances, from at most the smallest to at least the largest end."""
+    low, high = min(ends), max(ends)
+    span, size = high - low, max(abs(low), abs(high))
+    span = span if span > 1e-9 * size else size or 1.0  # rounding is no span
+    power = 10.0 ** math.floor(math.log10(span))
+    step = next(power * digit for digit in (0.2, 0.5, 1, 2) if span / (power * digit) <= MAX_TICKS)
+    first = math.floor(low / step)
+    return [step * number for number in range(first, max(first + 1, math.ceil(high / step)) + 1)]
+
+
+def _numbers(scale: Sequence[float], room: int) -> str:
+    """Return the numbers of a scale below their columns, without those that have no room."""
+    line = ""
+    for number in scale:
+        text = f"{number:g}"
+        start = max(0, min(_column(number, scale, room) - len(text) // 2, room - len(text)))
+        if not line or start > len(line):
+            line = line.ljust(start) + text
+    return line[:room]
 
 
 def wrap(text: str, width: int) -> Lines:
@@ -97,13 +202,15 @@ def _pieces(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _table(table: Table, width: int) -> Lines:
-    """Return the first column set left, the others right; columns that do not fit follow below, after the first."""
+    """Return the title, the table, and its notes. Columns that do not fit follow below, after the first."""
     columns = [list(map(cell_text, column)) for column in zip(table.columns, *table.rows, strict=True)]
     first = [wrap(cell, width // 2) for cell in columns[0]]
     room = width - _width(first)
     rest = [[wrap(cell, room - GAP) for cell in column] for column in columns[1:]]
-    bands = [_aligned([first, *band]) for band in _bands(rest, room)]
-    return [line for band in bands for line in ("", *band)][1:]
+    lines = wrap(table.title, width) if table.title else []
+    for number, band in enumerate(_bands(rest, room)):
+        lines += [""] * bool(number) + _aligned([first, *band], table.rules)
+    return [*lines, *(line for note in table.notes for line in wrap(note, width))]
 
 
 Column = list[Lines]
@@ -127,11 +234,15 @@ def _bands(columns: Sequence[Column], room: int) -> list[list[Column]]:
     return bands
 
 
-def _aligned(columns: Sequence[Column]) -> Lines:
+def _aligned(columns: Sequence[Column], rules: Sequence[int]) -> Lines:
+    """Return the first column set left, the others right, with lines below the head and above the rows of `rules`."""
     gap, widths, lines = " " * GAP, [_width(column) for column in columns], Lines()
-    for number, cells in enumerate(zip(*columns, strict=True)):
+    rule = gap.join("-" * width for width in widths)
+    for row, cells in enumerate(zip(*columns, strict=True), -1):
+        if row in rules:
+            lines.append(rule)
         for first, *others in zip_longest(*cells, fillvalue=""):
             lines.append(gap.join([to_left(first, widths[0]), *map(to_right, others, widths[1:])]).rstrip())
-        if not number:
-            lines.append(gap.join("-" * width for width in widths))
+        if row < 0:
+            lines.append(rule)
     return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from rich.cells import cell_len
 
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.metrics import METRICS
-from harness.document import Block, Chart, Heading, Paragraph, Table, Verbatim
+from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.model import Record, RunFacts
 from harness.reporting import report as overview
 from harness.reporting import text as text_module
@@ -140,6 +141,21 @@ def test_a_table_without_rows_shows_its_head() -> None:
     assert shown(Table(("step", "n"), ())) == "step  n\n----  -\n"
 
 
+def test_table_has_its_title_lines_and_notes() -> None:
+    """The title above, lines above the rows that ask for them, notes beneath; cells with their marks."""
+    cell = Cell("1.50", 1.5, partial=True, interval="[1, 2]")
+    table = Table(("run", "mean"), (("a", cell), ("b", "2.00")), "Recall, %", ("*: partial.",), rules=(1,))
+    assert shown(table) == (
+        "Recall, %\n"
+        "run          mean\n"
+        "---  ------------\n"
+        "a    1.50* [1, 2]\n"
+        "---  ------------\n"
+        "b            2.00\n"
+        "*: partial.\n"
+    )
+
+
 def test_verbatim_is_left_as_it_is() -> None:
     """Leading spaces, long lines and all: another program reads it."""
     text = "  NAME : 12.34%\n" + "=" * 200
@@ -232,3 +248,69 @@ def test_stats_script_of_the_authors_finds_its_lines(users: int, release: list[s
     assert re.findall(r"F1\^NS\s*:\s*([\d.]+)%", text) == release
     assert len(re.findall(r"F1\^NS\s*:", text)) == len(release)
     assert text.index("for the authors' stats.py") < text.index("Overall Macro Average") < text.index("Users:")
+
+
+# Charts of intervals
+
+FOREST = Chart(
+    "intervals",
+    "a minus b",
+    ("Recall", "微博指标", "none"),
+    "points",
+    "",
+    (Series("difference", (0.25, 0.1, None), (0.2, None, None), (0.3, None, None)),),
+    reference=0.0,
+)
+
+
+def test_a_chart_of_intervals_has_a_line_for_each_value_and_a_scale() -> None:
+    """The interval as a bar, the value as a dot, the zero line; without an interval a hollow dot and a word."""
+    assert shown(FOREST, width=64) == (
+        "Recall             │                            ├───────●──────┤\n"
+        "微博指标           │              ○ no interval\n"
+        "a minus b, points  0             10            20             30\n"
+    )
+
+
+def test_a_chart_is_drawn_with_characters_that_the_terminal_has() -> None:
+    """Line for line as wide, without the characters that an ASCII terminal lacks."""
+    chart = msgspec.structs.replace(FOREST, x=("Recall", "F1", "none"))
+    text = rendered([chart], 64, encoding="ascii")
+    assert text.isascii() and "[-------*------]" in text and "| " in text and "o no interval" in text
+    assert [*map(len, text.split("\n"))] == [*map(len, shown(chart, width=64).split("\n"))]
+
+
+def test_chance_levels_of_a_chart_are_ticks() -> None:
+    """A second series of that name has no rows of its own."""
+    values, chance = Series("value", (0.5,), (0.45,), (0.55,)), Series("chance", (0.25,))
+    text = shown(Chart("intervals", "headline", ("Recall",), "%", "", (values, chance)), width=60)
+    assert text.count("┆") == text.count("●") == 1 and text.index("┆") < text.index("├") and len(text.split("\n")) == 3
+
+
+def test_a_chart_without_values_is_nothing() -> None:
+    """Nor has it a heading."""
+    chart = Chart("intervals", "t", ("a",), "%", "", (Series("value", (None,)),))
+    assert shown(Paragraph("first"), Heading("h"), chart) == "first\n"
+
+
+def test_charts_of_figures_that_a_table_has_are_left_out() -> None:
+    """Of a section with the table above, and of what pages fold."""
+    table = Table(("metric", "n"), (("Recall", "1"),))
+    assert shown(table, FOREST, Heading("more", folded=True), FOREST) == shown(table)
+    assert "●" in shown(table, Heading("more"), FOREST)
+
+
+numbers = st.none() | st.floats(-1e6, 1e6)
+
+
+@given(st.lists(st.tuples(TEXT, numbers, numbers, numbers), max_size=4), numbers, st.integers(8, 100))
+@settings(max_examples=examples(100), deadline=None)
+def test_no_chart_is_wider_than_the_terminal(
+    rows: list[tuple[str, float | None, float | None, float | None]], reference: float | None, width: int
+) -> None:
+    """Whatever its names and numbers."""
+    names, values, low, high = zip(*rows, strict=True) if rows else ((), (), (), ())
+    ends = [None if a is None or b is None else sorted((a, b)) for a, b in zip(low, high, strict=True)]
+    bounds = (tuple(of and of[place] for of in ends) for place in (0, 1))
+    chart = Chart("intervals", "标题 t", names, "%", "", (Series("v", values, *bounds),), reference=reference)
+    assert widest(shown(chart, width=width)) <= width

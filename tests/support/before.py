@@ -168,7 +168,7 @@ def made(folder: Path) -> dict[str, bytes]:
     for words in COMPARED:
         name = f"compare/{'-'.join(word.strip('-') for word in words)}"
         more = ("--resamples", RESAMPLES, "--tasks-dir", str(SAMPLE), "--results-dir", str(folder))
-        _, found[f"{name}.txt"] = command("compare", *words, *more)
+        _, found[f"{name}.txt"] = command("compare", *words, *more, "--full")
         book = folder / "compared.xlsx"
         codes[name], found[f"{name}.json"] = command("compare", *words, *more, "--json", "--out", str(book), "--force")
         found[f"{name}.xlsx.json"] = _dumped({"compared": sheets(book)})

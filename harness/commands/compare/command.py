@@ -9,22 +9,21 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import ClassVar
 
-from harness.commands.compare import blocks as compared
 from harness.commands.compare import pairs
-from harness.commands.compare.paired import RESAMPLES
 from harness.commands.parser import called
 from harness.document import Block
 from harness.model import JSON
 from harness.option import command_options, file_of, option, whole
 from harness.options import options
-from harness.reporting import text, xlsx
+from harness.reporting import comparison, xlsx
 from harness.reporting.outputs import check_free
 from harness.reporting.text import rendered
+from harness.scoring.paired import RESAMPLES
 from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell
 
-WIDTH_MOST = 120
+MAX_WIDTH = 120
 FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
 
@@ -45,6 +44,7 @@ class Options(options.Forced, options.AsJson, options.Earlier):
         check=whole(FEWEST, MOST),
     )
     out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
+    full: bool = option(False, "print everything: users, warnings, all figures, and how they are computed")
     html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 
 
@@ -52,21 +52,23 @@ def execute(args: Options) -> int:
     written = [path for path in (args.out, args.html) if path is not None]
     check_free(*written, force=args.force)
     data = _compared(args)
-    blocks = list(compared.blocks(data))
     if args.out is not None:
-        xlsx.write(args.out, compared.sheets(data))
+        xlsx.write(args.out, comparison.sheets(data))
     if args.html is not None:
         from harness.reporting import html
 
         title = f"{', '.join(run['name'] for run in data['runs'])}: compared"
         atomic.make_folder(args.html.parent)
-        atomic.write(args.html, html.page(title, blocks).encode("utf-8", "replace"), shared=True)
+        page = html.page(title, list(comparison.blocks(data)))
+        atomic.write(args.html, page.encode("utf-8", "replace"), shared=True)
     if args.json:
         show_json(data)
     else:
         screen = console()
-        whole = text.rendered(blocks, min(screen.width, WIDTH_MOST))
-        screen.print(*whole.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
+        blocks = comparison.blocks(data) if args.full else comparison.summary(data, "--full shows the rest.")
+        between = "\n\n" if args.full else "\n"
+        text = rendered(list(blocks), min(screen.width, MAX_WIDTH), encoding=screen.encoding, between=between)
+        screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     for path in written:
         tell(f"written: {path}")
     return 0
@@ -81,14 +83,14 @@ def _compared(args: Options) -> JSON:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Findings:
-    """What a command has found, for Python: `data` is what its `--json` prints. As text and in notebooks it is what
-    people are shown."""
+    """What a command has found, for Python: `data` is what its `--json` prints, `blocks` everything for people. As text
+    and in notebooks it is the first lines."""
 
     data: JSON
     blocks: tuple[Block, ...]
 
     def __repr__(self) -> str:
-        return rendered(list(self.blocks)).rstrip("\n")
+        return rendered(list(comparison.summary(self.data)), between="\n").rstrip("\n")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
@@ -109,4 +111,4 @@ def compare(
     `runs` are names, folders, or loaded runs. Raise `BadInput`.
     """
     data = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
-    return Findings(data, tuple(compared.blocks(data)))
+    return Findings(data, tuple(comparison.blocks(data)))

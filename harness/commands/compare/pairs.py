@@ -1,4 +1,4 @@
-"""Pairs of runs on the users that both have, and what `compare` shows of them (docs/statistics.md)."""
+"""Pairs of runs on the users that both have: everything that `compare` finds, as JSON (docs/statistics.md)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from typing import NamedTuple
 
 from msgspec import to_builtins
 
-from harness.commands.compare import figures, verdicts, warnings
 from harness.commands.compare import sides as runs
-from harness.commands.compare.figures import Stratum
-from harness.commands.compare.sides import Side, Subset
+from harness.commands.compare.sides import Subset
+from harness.commands.compare.warnings import coverage, warnings
+from harness.cost import money_text
+from harness.cost import together as summed
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.reply_facts import together
+from harness.reporting.verdicts import reservations, verdict
+from harness.scoring import differences
+from harness.scoring.differences import Difference, Side, Stratum
 from harness.scoring.scorer import Figures
 
 FORMAT = 3
@@ -36,84 +40,99 @@ class CompareOptions:
     benchmark: str | None
 
 
-class Pair(NamedTuple):
-    """Two runs on the `subsets` of one benchmark that both have; `alone` are the names of those that only one has."""
+Runs = Mapping[str, Mapping[str, Subset]]
+"""The subsets of each run, by the names of both."""
 
-    subsets: Sequence[tuple[Side, Side]]
+
+class Pair(NamedTuple):
+    """Runs `a` and `b` on the subsets of one benchmark that both have; `alone` are the names of those that only one
+    has."""
+
+    a: str
+    b: str
+    benchmark: str
+    subsets: Sequence[tuple[Subset, Subset]]
+    sides: Sequence[tuple[Side, Side]]
     figures: Figures
     alone: Mapping[str, Sequence[str]]
 
     @property
-    def runs(self) -> tuple[Subset, Subset]:
-        """Return both on the first of the subsets."""
-        a, b = self.subsets[0]
-        return a.of, b.of
+    def strata(self) -> list[Stratum]:
+        """Return the subsets on which both have users with the same task."""
+        reports = [[of.report for of in of_subset] for of_subset in self.subsets]
+        with_chance = [next((report for report in both if report and report.chance), None) for both in reports]
+        strata = [
+            Stratum.of(a, b, self.figures, report) for (a, b), report in zip(self.sides, with_chance, strict=True)
+        ]
+        return [stratum for stratum in strata if stratum.users]
 
-
-def _found(chosen: CompareOptions) -> dict[str, dict[str, Subset]]:
-    """Return the subsets of each run. Raise `BadInput` for a run without any."""
-    folders = runs.folders(chosen.names, chosen.results)
-    found = {
-        run: runs.subsets(run, folder, chosen.subsets, chosen.trust, chosen.benchmark)
-        for run, folder in folders.items()
-    }
-    for run, subsets in found.items():
-        if not subsets:
-            wanted = f" for {', '.join(chosen.subsets)}" if chosen.subsets else ""
-            raise BadInput(f"{folders[run]} holds no run{wanted}")
-    return found
+    @property
+    def left_out(self) -> list[str]:
+        """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
+        sentences = []
+        for a, b in self.sides:
+            empty = [side.run for side in (a, b) if not side.tasks]
+            if empty:
+                has = "has" if len(empty) == 1 else "have"
+                sentences.append(f"On {a.subset} {' and '.join(empty)} {has} no scored user.")
+            elif not a.tasks.items() & b.tasks.items():
+                why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
+                sentences.append(f"On {a.subset} {a.run} and {b.run} have {why}.")
+        return sentences + [
+            f"Only {run} has {', '.join(names)}: left out." for run, names in self.alone.items() if names
+        ]
 
 
 def compared(chosen: CompareOptions, resamples: int) -> JSON:
     """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
     found = _found(chosen)
     pairs = _pairs(found, chosen.tasks)
-    every = [(pair, strata, _report(pair)) for pair, strata in zip(pairs, _strata(pairs), strict=True)]
-    for benchmark in dict.fromkeys(report["benchmark"] for _, _, report in every):
-        _compare([one for one in every if one[2]["benchmark"] == benchmark], resamples)
+    strata = [pair.strata for pair in pairs]
+    if not any(strata):
+        raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in pair.left_out)))
+    figures = {}
+    for benchmark in dict.fromkeys(pair.benchmark for pair in pairs):
+        family = [of_pair for pair, of_pair in zip(pairs, strata, strict=True) if pair.benchmark == benchmark]
+        figures[benchmark] = iter(differences.compared(family, resamples))
     return {
         "format": FORMAT,
-        "runs": [_run(*one) for one in found.items()],
+        "runs": [_run(*run) for run in found.items()],
         "resamples": resamples,
-        "seed": figures.SEED,
-        "pairs": [report for _, _, report in every],
+        "seed": differences.SEED,
+        "pairs": [
+            _report(pair, of_pair, next(figures[pair.benchmark])) for pair, of_pair in zip(pairs, strata, strict=True)
+        ],
     }
 
 
-def _compare(family: Sequence[tuple[Pair, Sequence[Stratum], JSON]], resamples: int) -> None:
-    """Put figures and verdicts into the reports of all pairs of runs of one benchmark."""
-    places = figures.users_of(strata for _, strata, _ in family)
-    tests = []
-    for pair, strata, report in family:
-        found = figures.compared(strata, pair.figures, places, resamples) if strata else []
-        reports = {
-            a.of.name: next((of for of in (a.of.report, b.of.report) if of and of.chance), None)
-            for a, b in pair.subsets
-        }
-        for test in found:
-            test.entry.update(test.chance(reports))
-        report["figures"] = [test.entry for test in found]
-        report["most_different"] = figures.most_different(strata, pair.figures)
-        tests += [test for test in found if not test.entry["exploratory"]]
-    figures.adjust(tests, places, resamples)
-    for pair, _, report in family:
-        report["verdicts"] = verdicts.verdicts(report["figures"], report, pair.figures)
+def _found(chosen: CompareOptions) -> Runs:
+    """Return the subsets of each run. Raise `BadInput` for a run without any."""
+    found = {}
+    for run, folder in runs.folders(chosen.names, chosen.results).items():
+        found[run] = runs.subsets(run, folder, chosen.subsets, chosen.trust, chosen.benchmark)
+        if not found[run]:
+            wanted = f" for {', '.join(chosen.subsets)}" if chosen.subsets else ""
+            raise BadInput(f"{folder} holds no run{wanted}")
+    return found
 
 
 def _run(run: str, subsets: Mapping[str, Subset]) -> JSON:
-    of = subsets.values()
-    models = dict.fromkeys(one.manifest.identity["model"] for one in of if one.manifest)
-    replies = to_builtins(together(one.manifest.reply_facts for one in of if one.manifest))
+    manifests = [subset.manifest for subset in subsets.values() if subset.manifest]
+    models = dict.fromkeys(manifest.identity["model"] for manifest in manifests)
+    replies = to_builtins(together(manifest.reply_facts for manifest in manifests))
+    costs = [report.cost for subset in subsets.values() if (report := subset.report)]
+    cost = money_text(summed(cost.money for cost in costs if cost))
     return {
         "name": run,
-        "benchmark": ", ".join(dict.fromkeys(one.benchmark for one in of)),
+        "benchmark": ", ".join(dict.fromkeys(subset.benchmark for subset in subsets.values())),
         "model": ", ".join(models) or None,
         "subsets": ", ".join(subsets),
         **({"replies": replies} if replies else {}),
+        **({"cost": cost} if cost else {}),
     }
 
 
-def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> list[Pair]:
+def _pairs(found: Runs, tasks: Path | None) -> list[Pair]:
     """Return every pair of runs, for each benchmark that both have; each file is read once."""
     by_subset: dict[str, list[Subset]] = {}
     for subsets in found.values():
@@ -125,53 +144,40 @@ def _pairs(found: Mapping[str, Mapping[str, Subset]], tasks: Path | None) -> lis
     for a, b in combinations(found, 2):
         alone = {run: sorted(found[run].keys() - found[other].keys()) for run, other in ((a, b), (b, a))}
         groups: dict[str, list[str]] = {}
-        for name in found[a].keys() & found[b].keys():
+        for name in sorted(found[a].keys() & found[b].keys()):
             groups.setdefault(found[a][name].benchmark, []).append(name)
-        pairs += [
-            Pair([(read(a, name), read(b, name)) for name in names], measured[names[0]], alone)
-            for names in map(sorted, groups.values())
-        ]
+        for benchmark, names in groups.items():
+            subsets_of_both = [(found[a][name], found[b][name]) for name in names]
+            sides = [(read(a, name), read(b, name)) for name in names]
+            pairs.append(Pair(a, b, benchmark, subsets_of_both, sides, measured[names[0]], alone))
     if not pairs:
-        has = {run: ", ".join(f"{one.name} ({one.benchmark})" for one in of.values()) for run, of in found.items()}
+        has = {
+            run: ", ".join(f"{of.name} ({of.benchmark})" for of in subsets.values()) for run, subsets in found.items()
+        }
         which = "; ".join(f"{run} has {names}" for run, names in has.items())
         raise BadInput(f"the runs have no subset in common: {which}")
     return pairs
 
 
-def _strata(pairs: Sequence[Pair]) -> list[list[Stratum]]:
-    """Return the subsets on which both runs of a pair have users with the same task. Raise `BadInput` if no two runs
-    have any."""
-    made = ([Stratum.of(*both, pair.figures) for both in pair.subsets] for pair in pairs)
-    found = [[stratum for stratum in strata if stratum.users] for strata in made]
-    if not any(found):
-        raise BadInput(" ".join(dict.fromkeys(words for pair in pairs for words in _left_out(pair))))
-    return found
-
-
-def _report(pair: Pair) -> JSON:
-    """Return everything about two runs except their figures."""
-    a, b = pair.runs
+def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference]) -> JSON:
+    """Return everything about two runs."""
+    names = {"a": pair.a, "b": pair.b}
+    covered = [coverage(subsets, sides, pair.figures) for subsets, sides in zip(pair.subsets, pair.sides, strict=True)]
+    units = pair.figures.metrics
+    verdicts = [
+        " ".join([verdict(of, units[of.metric], pair.a, pair.b), *reservations(of, units[of.metric], names)])
+        for of in reversed(figures)
+        if not of.exploratory
+    ]
     return {
-        "a": a.run,
-        "b": b.run,
-        "benchmark": a.benchmark,
+        **names,
+        "benchmark": pair.benchmark,
         "main": list(pair.figures.main),
-        "metric_units": {name: metric.data for name, metric in pair.figures.metrics.items()},
-        "coverage": [warnings.coverage(*both, pair.figures) for both in pair.subsets],
-        "left_out": _left_out(pair),
-        "warnings": warnings.warnings(pair.subsets),
+        "metric_units": {name: metric.data for name, metric in units.items()},
+        "coverage": covered,
+        "left_out": pair.left_out,
+        "warnings": warnings(pair.subsets, names, covered),
+        "figures": to_builtins(figures),
+        "most_different": differences.most_different(strata),
+        "verdicts": verdicts or ["Nothing to compare."],
     }
-
-
-def _left_out(pair: Pair) -> list[str]:
-    """Return why a subset that both have gives nothing to compare, and which subsets only one run has."""
-    found = []
-    for a, b in pair.subsets:
-        empty = [side.of.run for side in (a, b) if not side.tasks]
-        if empty:
-            has = "has" if len(empty) == 1 else "have"
-            found.append(f"On {a.of.name} {' and '.join(empty)} {has} no scored user.")
-        elif not a.tasks.items() & b.tasks.items():
-            why = "no user with the same task" if a.tasks.keys() & b.tasks.keys() else "no user in common"
-            found.append(f"On {a.of.name} {a.of.run} and {b.of.run} have {why}.")
-    return found + [f"Only {run} has {', '.join(names)}: left out." for run, names in pair.alone.items() if names]

@@ -6,13 +6,12 @@ Only users with a record contribute: a failure has no score. Files are read as t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.analysis import selection
 from harness.analysis.saved_runs import SavedRun
@@ -23,14 +22,12 @@ from harness.errors import BadInput
 from harness.model import Record
 from harness.reporting import report_files
 from harness.scoring.bootstrap import Array
+from harness.scoring.differences import Outcomes, Side
 from harness.scoring.reports import Report
 from harness.scoring.scorer import Figures
 from harness.store.log import lines, objects, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles
-
-Outcomes = tuple[tuple[str, int], ...]
-"""Outcome of an answer and how many had it; users with the same share one, so that many users take little memory."""
 
 SHARD = 256
 UNKNOWN = "an unknown benchmark"
@@ -70,36 +67,6 @@ class Subset:
             return report_files.read(content(self.files.report("json"), DOCUMENT_MOST))
         except (OSError, BadInput):
             return None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """`tasks` is the content hash of each user's task, in the order of the rows of `contributions` (users x K) and of
-    `given`, the contributions to the metrics as given, which others are compared in place of. `failed` has the hash of
-    each user with a failure and no score.
-
-    `outcomes` has, in the same order, how many of a user's answers ended how. `unsound` lines of the results file are
-    left out.
-    """
-
-    of: Subset
-    tasks: Mapping[str, str]
-    contributions: Array
-    given: Array
-    outcomes: Sequence[Outcomes]
-    unsound: int
-    failed: Mapping[str, str]
-
-    def places(self, users: Sequence[str]) -> NDArray[np.intp]:
-        """Return the rows of these users."""
-        row = {user: row for row, user in enumerate(self.tasks)}
-        return np.array([row[user] for user in users], dtype=np.intp)
-
-
-def common(first: Side, *others: Side) -> tuple[str, ...]:
-    """Return the users that all have, with the same task, in the order of the first."""
-    tasks = [other.tasks for other in others]
-    return tuple(user for user, task in first.tasks.items() if all(of.get(user) == task for of in tasks))
 
 
 def folders(named: Sequence[str], results: Path) -> dict[str, Path]:
@@ -186,7 +153,8 @@ def read(of: Subset, figures: Figures) -> Side:
     failed = {str(data.get("user_id")): str(data.get("task")) for data in failures}
     failed = {user: task for user, task in failed.items() if user not in tasks}
     counts = [_together([outcomes[place] for place in some]) for some in chosen]
-    return Side(of, tasks, rows, given, counts, skipped[0], failed)
+    expected = of.saved.expected_users if of.saved else None
+    return Side(of.run, of.name, tasks, rows, given, counts, failed, expected, skipped[0])
 
 
 def _together(outcomes: Sequence[Outcomes]) -> Outcomes:

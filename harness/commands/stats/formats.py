@@ -7,7 +7,6 @@ import io
 from collections.abc import Sequence
 
 from harness.benchmark import Metric
-from harness.commands.compare.figures import ALL
 from harness.commands.stats import costs
 from harness.commands.stats.footnotes import notes
 from harness.commands.stats.grid import Grid, Number, latex, markdown
@@ -17,6 +16,7 @@ from harness.cost import plain as plain_amount
 from harness.model import JSON, Money
 from harness.printable import in_cell
 from harness.reporting.report import CHANCE, level
+from harness.scoring.differences import ALL
 
 CSV_COLUMNS = (
     *("benchmark", "metric", "run", "subset", "value", "unit", "from", "to", "users", "expected", "answers"),

@@ -18,13 +18,13 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import Metric
 from harness.benchmarks import registry
 from harness.commands.compare import sides as runs
-from harness.commands.compare.figures import Stratum, worse_than_best
-from harness.commands.compare.sides import Side, Subset
+from harness.commands.compare.sides import Subset
 from harness.commands.stats.footnotes import bounded
 from harness.commands.stats.reports import MetricValue, Scored
 from harness.commands.stats.tables import AVERAGE, Figure, MetricTable, Rank, Row, groups, own_groups
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
+from harness.scoring.differences import Side, Stratum, worse_than_best
 from harness.scoring.intervals import interval, is_approximate, moments, parts
 from harness.scoring.scorer import ROWS_LIMIT, having
 from harness.store.files import RunFiles
@@ -64,6 +64,7 @@ class _Read:
     """The records of a run on one subset; `parts` are those of its users in each metric, and in what ranks each metric,
     by name; `compared` are the names of the metrics by what ranks them."""
 
+    subset: Subset
     side: Side
     compared: Mapping[str, str]
     parts: Mapping[str, Array]
@@ -86,8 +87,9 @@ class _Records:
     def separable(self, best: str, others: Sequence[str], subsets: Sequence[str], metric: str) -> list[bool]:
         """Return which runs are shown to be worse than the best in the mean of a metric over subsets. Raise `BadInput`
         if they do not compare."""
-        sides = [[self.read[run, subset].side for run in (best, *others)] for subset in subsets]
-        figures = [runs.figures([side.of for side in of], None) for of in sides]
+        records = [[self.read[run, subset] for run in (best, *others)] for subset in subsets]
+        figures = [runs.figures([of_run.subset for of_run in of_subset], None) for of_subset in records]
+        sides = [[of_run.side for of_run in of_subset] for of_subset in records]
         pairs = [
             [Stratum.of(of[0], of[place], each) for of, each in zip(sides, figures, strict=True)]
             for place in range(1, 1 + len(others))
@@ -134,7 +136,7 @@ def _read(report: Scored, results: Path) -> _Read:
     compared = parts(side.contributions, figures.values, having(figures.benchmark, side.contributions))
     slim = replace(side, given=side.contributions, outcomes=())  # of many runs, what is not needed is much memory
     by_name = [*zip(ranking, compared.T, strict=True), *zip(figures.names, given.T, strict=True)]
-    return _Read(slim, dict(zip(ranking, figures.names, strict=True)), dict(by_name))
+    return _Read(subset, slim, dict(zip(ranking, figures.names, strict=True)), dict(by_name))
 
 
 # Figures

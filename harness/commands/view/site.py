@@ -245,12 +245,14 @@ class Site:
 
 def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
     """Return the comparison of runs as `compare` shows it, on its default number of swaps."""
-    from harness.commands.compare import blocks, paired, pairs
+    from harness.commands.compare import pairs
+    from harness.reporting import comparison
+    from harness.scoring.paired import RESAMPLES
 
     chosen = folder.chosen
     try:
         asked = pairs.CompareOptions(names, chosen.results, chosen.tasks, (), False, None)
-        return list(blocks.blocks(pairs.compared(asked, paired.RESAMPLES)))
+        return list(comparison.blocks(pairs.compared(asked, RESAMPLES)))
     except HarnessError as error:
         return [Paragraph(str(error))]
 

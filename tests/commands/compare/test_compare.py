@@ -15,10 +15,10 @@ import pytest
 from harness.benchmark import Metric
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands.compare import blocks as compare
-from harness.commands.compare import figures
-from harness.document import Chart, Table
+from harness.document import Chart, Heading, Paragraph, Table
 from harness.model import JSON
+from harness.reporting import comparison as compare
+from harness.scoring import differences as figures
 from harness.store.log import seal, unseal
 from tests.commands.conftest import PLATFORMS, USERS, play, seeded
 
@@ -85,11 +85,10 @@ def test_recency_is_told_from_random_with_the_figures_of_the_reports(played: Pat
 
 
 def test_two_seeds_of_random_show_no_difference(played: Path, capsys: Told) -> None:
-    """No figure of them differs beyond chance once corrected, and the sentence says what could hide."""
+    """No figure of them differs beyond chance once corrected."""
     pair = told(played, capsys, "random-1", "random-2")["pairs"][0]
     assert all(of["p_adjusted"] >= 0.05 for of in pair["figures"] if not of["exploratory"])
-    assert all(words.startswith("No difference shown between random-1 and random-2") for words in pair["verdicts"])
-    assert all("could hide" in words for words in pair["verdicts"])
+    assert all(words.startswith("random-1 and random-2: no difference shown in ") for words in pair["verdicts"])
 
 
 @pytest.mark.slow
@@ -102,7 +101,7 @@ def test_commuter_is_told_from_random_days_and_their_seeds_are_not(lived: Path, 
     assert first["verdicts"][0].startswith("commuter is better than day-1 in Score by ")
     sequences = entry(first, "JSD_intention_sequences", "beijing")
     assert sequences["difference"] < 0 and sequences["a_better"] > sequences["b_better"]
-    assert last["verdicts"][0].startswith("No difference shown between day-1 and day-2 in Score")
+    assert last["verdicts"][0].startswith("day-1 and day-2: no difference shown in Score")
 
 
 def test_a_copy_of_a_run_is_the_same(own: Path, capsys: Told) -> None:
@@ -149,19 +148,22 @@ def test_verdicts_come_first_and_then_who_has_which_users_and_what_else_differs(
     manifest = orjson.loads(path.read_bytes())
     manifest["identity"]["settings"]["persona"] = False
     path.write_bytes(orjson.dumps(manifest))
-    assert call(own, "recency", "random-1") == 0
+    assert call(own, "recency", "random-1", "--full") == 0
     said = " ".join(capsys.readouterr().out.split())
     marks = (
         "is better than",
+        "random-1 is INCOMPLETE",
+        "not alike: settings.persona",
+        "synthetic tasks",
+        "Runs compared",
         "Both runs: The tasks are synthetic",
         "weibo: Not alike: settings.persona is true in recency, false in random-1",
-        "weibo: random-1 is INCOMPLETE, without 5 users",
         "weibo: 5 users of recency not in random-1",
         "Precision",
     )
     places = [said.index(mark) for mark in marks]
     assert places == sorted(places)
-    assert f"on {2 * USERS - 5} users that both have" in said
+    assert f"n {2 * USERS - 5}" in said
 
 
 def test_synthetic_tasks_and_shares_are_told_before_the_figures(played: Path, tmp_path: Path, capsys: Told) -> None:
@@ -172,10 +174,10 @@ def test_synthetic_tasks_and_shares_are_told_before_the_figures(played: Path, tm
     capsys.readouterr()
     pair = told(root, capsys, "some", "few")["pairs"][0]
     assert [pair["coverage"][0]["a"][name] for name in ("expected", "ratio", "users_in_tasks")] == [6, 0.125, USERS]
-    assert call(root, "some", "few") == 0
+    assert call(root, "some", "few", "--full") == 0
     said = " ".join(capsys.readouterr().out.split())
-    shares = [f"{run} was run on a share of its tasks: weibo 6 of 48 users (share 0.125)" for run in ("some", "few")]
-    for words in (*shares, "Both runs: The tasks are synthetic"):
+    shares = [f"{run} was run on a share of its tasks (0.125)" for run in ("some", "few")]
+    for words in (*shares, "synthetic tasks"):
         assert said.index(words) < said.index("A minus B")
 
 
@@ -184,8 +186,8 @@ def test_a_report_that_only_one_run_has_tells_of_that_run(own: Path, capsys: Tol
     (own / "results/random-1/eval_report_weibo.json").unlink()
     found = told(own, capsys, "recency", "random-1")["pairs"][0]["warnings"]
     assert "weibo: random-1: no report, so whether the tasks are synthetic is unknown." in found
-    assert any(words.startswith("recency: The tasks are synthetic") for words in found)
-    assert any(words.startswith("zhihu: random-1: The tasks are synthetic") for words in found)
+    assert any(words.startswith("weibo: recency: The tasks are synthetic") for words in found)
+    assert any(words.startswith("zhihu: Both runs: The tasks are synthetic") for words in found)
 
 
 def test_invalid_answers_of_both_sides_are_told_by_kind(own: Path, capsys: Told) -> None:
@@ -229,7 +231,7 @@ def test_a_platform_of_few_users_widens_the_interval_and_is_named(own: Path, cap
     recall, alone = entry(pair, "Recall"), entry(pair, "Recall", "weibo")["ci95"]
     assert recall["ci95"][1] - recall["ci95"][0] > 0.7 * (alone[1] - alone[0])
     assert recall["few_untied"].keys() == {"zhihu"} and recall["few_untied"]["zhihu"] <= 10
-    assert "The interval rests on few users that differ" in pair["verdicts"][-1]
+    assert "The interval of Recall rests on few users that differ" in pair["verdicts"][-1]
 
 
 def test_a_platform_of_one_user_leaves_no_interval(own: Path, capsys: Told) -> None:
@@ -239,7 +241,7 @@ def test_a_platform_of_one_user_leaves_no_interval(own: Path, capsys: Told) -> N
     recall = entry(pair, "Recall")
     assert (recall["outcome"], recall["ci95"], recall["few_untied"]["zhihu"]) == ("no_difference", None, 0)
     assert entry(pair, "Recall", "weibo")["ci95"] is not None
-    assert pair["verdicts"][-1].startswith("No difference shown between recency and random-1 in Recall")
+    assert pair["verdicts"][-1].startswith("recency and random-1: no difference shown in Recall")
 
 
 def test_the_same_values_in_another_order_are_equal(own: Path, capsys: Told) -> None:
@@ -369,7 +371,7 @@ def test_a_metric_that_nobody_has_is_n_a(own: Path, capsys: Told) -> None:
     pair = told(own, capsys, "recency", "random-1", "--platform", "weibo")["pairs"][0]
     viral = entry(pair, "Error_Viral", "weibo")
     assert all(viral[name] is None for name in ("a", "b", "difference", "ci95", "p"))
-    assert call(own, "recency", "random-1", "--platform", "weibo") == 0
+    assert call(own, "recency", "random-1", "--platform", "weibo", "--full") == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Error_Viral"))
     assert row.split() == ["Error_Viral", "n/a", "n/a", "n/a", "n/a", "n/a"]
 
@@ -447,6 +449,8 @@ def test_text_fits_80_columns_with_chinese_names(own: Path, capsys: Told) -> Non
     shutil.move(own / "results/random-1", own / "results/随机基线")
     capsys.readouterr()
     assert call(own, "recency", "随机基线", "--platform", "weibo") == 0
+    assert max(map(cell_len, capsys.readouterr().out.splitlines())) <= 80
+    assert call(own, "recency", "随机基线", "--platform", "weibo", "--full") == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(cell_len, lines)) <= 80
     assert any("用户甲乙丙丁" in line for line in lines)
@@ -483,7 +487,7 @@ def test_models_that_answered_are_named_for_each_run(played: Path, tmp_path: Pat
     assert "replies" not in baseline and answerer["model"] == "scripted"
     words = f"random-1: answered by: scripted 100 % ({answerer['replies']}) of {answerer['replies']} replies."
     assert words in out.read_text()
-    assert call(played, "recency", "random-1") == 0
+    assert call(played, "recency", "random-1", "--full") == 0
     assert words in " ".join(capsys.readouterr().out.split())
 
 
@@ -504,17 +508,19 @@ def test_the_same_command_prints_the_same_bytes(played: Path, capsys: Told) -> N
     assert first == again and first["seed"] == figures.SEED
 
 
-def test_charts_have_a_row_for_each_figure_and_platform(played: Path, capsys: Told) -> None:
-    """Pages get the differences with their bounds, as pictures."""
+def test_charts_have_a_row_for_each_figure(played: Path, capsys: Told) -> None:
+    """Of the primary ones first, then of all over all subsets and on each: differences with their bounds, and zero."""
     data = told(played, capsys, "recency", "random-1")
     charts = [block for block in compare.blocks(data) if isinstance(block, Chart)]
-    assert [chart.x for chart in charts] == [
-        tuple(dict.fromkeys(of["metric"] for of in data["pairs"][0]["figures"])),
-        (*PLATFORMS, figures.ALL),
-    ]
-    recall = entry(data["pairs"][0], "Recall")
-    assert charts[1].series[0].values[-1] == recall["difference"]
-    assert (charts[1].series[0].low[-1], charts[1].series[0].high[-1]) == tuple(recall["ci95_simultaneous"])
+    names = tuple(dict.fromkeys(of["metric"] for of in data["pairs"][0]["figures"]))
+    assert [chart.x for chart in charts] == [("Recall", "F1^NS"), names, names, names]
+    recall, place = entry(data["pairs"][0], "Recall"), names.index("Recall")
+    assert charts[0].reference == 0.0
+    for chart, row in ((charts[0], 0), (charts[1], place)):
+        assert chart.series[0].values[row] == recall["difference"]
+        assert (chart.series[0].low[row], chart.series[0].high[row]) == tuple(recall["ci95_simultaneous"])
+    alone = entry(data["pairs"][0], "Recall", "weibo")
+    assert charts[2].series[0].values[place] == alone["difference"]
 
 
 def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> None:
@@ -524,7 +530,7 @@ def test_words_and_table_have_the_same_interval(played: Path, capsys: Told) -> N
     assert recall["ci95"] != recall["ci95_simultaneous"]
     ends = [metric.text(end) for end in recall["ci95_simultaneous"]]
     (verdict,) = (words for words in data["pairs"][0]["verdicts"] if " in Recall " in words)
-    assert set(ends) <= {number.rstrip(";") for number in verdict.split()}
+    assert set(ends) <= {number.strip("(),") for number in verdict.split()}
     row = next(
         row
         for block in compare.blocks(data)
@@ -556,3 +562,77 @@ def test_the_primary_metric_of_a_run_is_chosen_when_it_begins(tmp_path: Path, ca
     assert main([*again]) == 0
     manifest = orjson.loads((tmp_path / "results" / "a" / "run_weibo.json").read_bytes())
     assert manifest["provenance"]["primary"] == "Recall_Novelty"
+
+
+# The few lines that are shown first
+
+
+def test_a_comparison_is_six_lines_on_a_wide_terminal(own: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verdict for each primary metric with all its numbers, a row of the chart for each and its scale, and notes;
+    `--full` begins with the same lines and has all figures."""
+    monkeypatch.setenv("COLUMNS", "120")
+    shutil.move(own / "results/random-1", own / "results/chance")
+    capsys.readouterr()
+    assert call(own, "recency", "chance") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    recall = entry(told(own, capsys, "recency", "chance")["pairs"][0], "Recall")
+    text = Metric("Recall").text
+    values = f"{text(recall['a'])} vs {text(recall['b'])} %"
+    assert lines[0].startswith(f"recency is better than chance in Recall by {text(recall['difference'])} points (95 % ")
+    assert lines[0].endswith(f"), {values}, p {recall['p_adjusted']:.4f}, n {recall['users']}.")
+    assert "●" in lines[2] and lines[4].startswith("recency minus chance, points")
+    assert lines[5] == "n: users that both have; synthetic tasks. --full shows the rest."
+    assert call(own, "recency", "chance", "--full") == 0
+    whole = capsys.readouterr().out
+    assert whole.startswith(lines[0]) and "--full" not in whole
+    assert "How this is computed" not in "".join(lines) and "How this is computed" in whole
+
+
+def test_notes_name_what_a_reader_must_not_miss(own: Path, capsys: Told) -> None:
+    """Users of one run alone, who could change it, invalid answers, other settings: in at most two lines."""
+
+    def filtered(record: JSON) -> None:
+        record["steps"][0] |= {"outcome": "content_filter", "prediction": []}
+
+    edit(results(own, "random-1"), filtered, slice(20, None))
+    path = own / "results/random-1/run_weibo.json"
+    manifest = orjson.loads(path.read_bytes())
+    manifest["identity"]["settings"]["persona"] = False
+    path.write_bytes(orjson.dumps(manifest))
+    capsys.readouterr()
+    assert call(own, "recency", "random-1", "--platform", "weibo") == 0
+    notes = " ".join(capsys.readouterr().out.split())
+    for words in (
+        "20 users of recency not in random-1",
+        "missing users could change Recall",
+        "invalid answers: recency 0.0 %, random-1 ",
+        "not alike: settings.persona",
+        "synthetic tasks",
+    ):
+        assert words in notes
+
+
+def test_costs_of_the_runs_are_named_where_they_are_known(own: Path, capsys: Told) -> None:
+    """Of all subsets together, after the notes; a run without a price has none."""
+    for subset in PLATFORMS:
+        path = own / f"results/random-1/eval_report_{subset}.json"
+        report = orjson.loads(path.read_bytes())
+        price = {"currency": "USD", "prompt": "1", "completion": "2"}
+        report["cost"] = {"requests": 1, "prompt_tokens": 100, "amount": "0.25", "price": price}
+        path.write_bytes(orjson.dumps(report))
+    capsys.readouterr()
+    assert [run.get("cost") for run in told(own, capsys, "recency", "random-1")["runs"]] == [None, "0.5000 USD"]
+    assert call(own, "recency", "random-1") == 0
+    assert "Cost: random-1 0.5000 USD. --full" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_page_has_verdicts_first_and_the_rest_folded(played: Path, capsys: Told) -> None:
+    """All headings are folded where two runs are compared; of three each pair has one that is open."""
+    blocks = list(compare.blocks(told(played, capsys, "recency", "random-1")))
+    first = next(place for place, block in enumerate(blocks) if isinstance(block, Heading))
+    assert [type(block) for block in blocks[:first]] == [Paragraph, Paragraph, Chart, Paragraph]
+    assert all(block.folded for block in blocks if isinstance(block, Heading))
+    more = list(compare.blocks(told(played, capsys, "recency", "random-1", "random-2")))
+    opened = [block.text for block in more if isinstance(block, Heading) and not block.folded]
+    assert opened == ["recency and random-1", "recency and random-2", "random-1 and random-2"]

@@ -78,7 +78,7 @@ def test_the_largest_effect_is_concluded(harness: Harness) -> None:
     assert (share["a"], share["b"]) == (pytest.approx(118 / 120), pytest.approx(3 / 120))
     assert share["outcome"] == "a_better" and share["approximate"]
     words = " ".join(harness("compare", "first", "second").split())
-    assert "first is better than second in share by 95.83 points (95 % simultaneous ~9" in words
+    assert "first is better than second in share by 95.83 points (95 % ~9" in words
     assert "Nothing can be concluded" not in words
     assert harness.separable("share", "second") is True
 
@@ -88,7 +88,9 @@ def test_equal_differences_of_all_users_are_concluded_without_an_interval(harnes
     harness.play(*[(60, 50)] * 30)
     share = harness.entries()["share"]
     assert (share["outcome"], share["ci95_simultaneous"]) == ("a_better", None)
-    assert "(adjusted p = 0.0001, without an interval)" in " ".join(harness("compare", "first", "second").split())
+    assert "by 10.00 points (no interval), 60.00 vs 50.00 %, p 0.0001, n 30." in " ".join(
+        harness("compare", "first", "second").split()
+    )
 
 
 @pytest.mark.parametrize(("differing", "outcome"), [(5, "too_few"), (6, "a_better"), (7, "a_better")])
@@ -117,7 +119,11 @@ def test_a_metric_without_a_better_direction_differs(harness: Harness) -> None:
     level = harness.entries()["level"]
     assert level["outcome"] == "differs"
     words = " ".join(harness("compare", "first", "second").split())
-    assert "first minus second is +10.000 points in level" in words and "better than second in level" not in words
+    assert (
+        "first minus second is +10.000 points (no interval)" in words
+        and "in level, where neither way is better" in words
+        and "better than second in level" not in words
+    )
 
 
 def test_stats_adjusts_for_the_runs_that_are_compared_with_the_best(harness: Harness) -> None:

@@ -17,7 +17,10 @@ from scipy import stats
 from harness.benchmark import Benchmark, Metric
 from harness.benchmarks.dailymobility import scores as mobility
 from harness.benchmarks.dailymobility.protocols import METRICS, SIZES, figures
-from harness.commands.compare.paired import (
+from harness.scoring.bootstrap import Array
+from harness.scoring.intervals import Figures as Values
+from harness.scoring.intervals import interval, moments
+from harness.scoring.paired import (
     RESAMPLES,
     Pair,
     Swapped,
@@ -29,9 +32,6 @@ from harness.commands.compare.paired import (
     swapped,
     variance,
 )
-from harness.scoring.bootstrap import Array
-from harness.scoring.intervals import Figures as Values
-from harness.scoring.intervals import interval, moments
 from harness.scoring.scorer import Figures
 from tests.support import examples, first_quick
 

@@ -281,7 +281,7 @@ def test_replies_are_looked_for_at_the_beginning_of_a_huge_file(
 
 def test_comparison_is_that_of_compare_and_asks_for_two_runs(site: Site) -> None:
     page = checked(look(site, "/compare?run=recency&run=random"))
-    assert "Verdicts" in page and "recency (A) and random (B)" in page and "<svg" in page
-    assert "Verdicts" not in checked(look(site, "/compare?run=recency"))
+    assert "recency is better than random in Recall" in page and "recency (A) and random (B)" in page and "<svg" in page
+    assert "is better than" not in checked(look(site, "/compare?run=recency"))
     with pytest.raises(NotThere):
         look(site, "/compare?run=recency&run=nobody")

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.benchmark import Metric
-from harness.commands.compare.paired import Mask, Pair, effects
-from harness.commands.compare.sides import Side
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import Interval, interval, moments
+from harness.scoring.paired import Mask, Pair, effects
 from harness.scoring.scorer import Figures, having
 
 
@@ -28,15 +27,6 @@ class Absent:
     known: Array
     failed: Mask
 
-    @classmethod
-    def of(cls, side: Side, other: Side) -> Absent:
-        alone = [user for user in other.tasks if user not in side.tasks]
-        failed = [user for user in alone if side.failed.get(user) == other.tasks[user]]
-        saved = side.of.saved
-        remaining = len(alone) if saved is None else saved.expected_users - len(side.tasks)
-        users = alone if remaining > len(failed) else failed  # the rest were not selected by the run's share
-        return cls(other.contributions[other.places(users)], np.isin(users, failed))
-
     @property
     def only_failed(self) -> Absent:
         return Absent(self.known[self.failed], self.failed[self.failed])
@@ -45,10 +35,6 @@ class Absent:
         """Return contributions with these values (by metric) where the other side has a value."""
         defined = self.known[:, len(values) :]
         return np.hstack([np.where(defined > 0, values, 0.0), defined])
-
-    def users(self, column: int) -> int:
-        """Return how many have the metric of this column."""
-        return int(self.known[:, self.known.shape[1] // 2 + column].sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,32 +62,33 @@ def sensitivity(strata: Sequence[Incomplete], figures: Figures, metric: Metric) 
 
     Values are None where they are not known: the figure is no mean, or the metric has no bound on that side.
     """
-    column = figures.names.index(metric.name)
-    if not figures.benchmark.scoring.is_mean:
-        users = {side: sum(len(getattr(one, side).known) for one in strata) for side in "ab"}
-        unknown = {"bounds": None, "bounds_ci95": None, "failed": None}
-        return {**users, **unknown} if any(users.values()) else None
-    users = {side: sum(getattr(one, side).users(column) for one in strata) for side in "ab"}
+    column, is_mean = figures.names.index(metric.name), figures.benchmark.scoring.is_mean
+    users = _users(strata, column if is_mean else None)
     if not any(users.values()):
         return None
+    if not is_mean:
+        return {**users, "bounds": None, "bounds_ci95": None, "failed": None}
     low, high = (np.nan if bound is None else bound for bound in metric.bounds or (None, None))
     ends = [_filled(strata, figures, column, *sides) for sides in ((low, high), (high, low))]
+    failures, failed = [stratum.only_failed for stratum in strata], None
+    if any((of_failed := _users(failures, column)).values()):
+        worst = high if metric.lower_is_better else low
+        difference, span = _filled(failures, figures, column, worst, worst)
+        failed = {**of_failed, "difference": difference, "ci95": span}
     return {
         **users,
         "bounds": [difference for difference, _ in ends],
         "bounds_ci95": [span and span[place] for place, (_, span) in enumerate(ends)],
-        "failed": _failed(strata, figures, column, high if metric.lower_is_better else low),
+        "failed": failed,
     }
 
 
-def _failed(strata: Sequence[Incomplete], figures: Figures, column: int, worst: float) -> JSON | None:
-    """Return the difference with failures at the metric's worst value; None if there are none."""
-    failures = [one.only_failed for one in strata]
-    users = {side: sum(getattr(one, side).users(column) for one in failures) for side in "ab"}
-    if not any(users.values()):
-        return None
-    difference, span = _filled(failures, figures, column, worst, worst)
-    return {**users, "difference": difference, "ci95": span}
+def _users(strata: Sequence[Incomplete], column: int | None) -> dict[str, int]:
+    """Return how many users each side lacks, of those that have the metric of a column."""
+    known = {"a": [stratum.a.known for stratum in strata], "b": [stratum.b.known for stratum in strata]}
+    if column is None:
+        return {side: sum(map(len, rows)) for side, rows in known.items()}
+    return {side: sum(int(of[:, of.shape[1] // 2 + column].sum()) for of in rows) for side, rows in known.items()}
 
 
 def _filled(
@@ -110,7 +97,7 @@ def _filled(
     """Return the mean difference over strata and its 95 % interval, with values (`fill`) of the users that A and B
     lack."""
     fills = [np.full(len(figures.names), value) for value in fill]
-    pairs = [one.filled(*fills) for one in strata]
+    pairs = [stratum.filled(*fills) for stratum in strata]
     found = float(np.mean([pair.difference(figures.values)[column] for pair in pairs]))
     if np.isnan(found):
         return None, None

@@ -1,0 +1,310 @@
+"""The result of `compare` as blocks and as sheets. Made of its JSON alone.
+
+Of each pair of runs the verdicts come first, with a chart and what a reader must not miss. The rest is folded: who has
+which users, what differs other than the model, all figures, and how they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec import convert
+
+from harness.benchmark import VALID, Metric
+from harness.benchmarks.rendering import ends
+from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table
+from harness.model import JSON
+from harness.reply_facts import ReplyFacts
+from harness.reporting import xlsx
+from harness.reporting.report import APPROXIMATE, level, with_unit
+from harness.reporting.verdicts import reservations, verdict
+from harness.scoring.differences import ALL, Difference
+from harness.scoring.intervals import FEWEST_AT_ALL
+from harness.ui.words import plural
+
+NO_REPORT = "no report, so whether the tasks are synthetic is unknown."
+NOT_ALIKE = "Not alike: "
+AGREEMENT = ("users", "A better", "equal", "B better")
+
+
+def summary(data: JSON, more: str = "") -> Iterator[Block]:
+    """Yield what is shown first; `more` is where to find the rest."""
+    costs = [f"{run['name']} {run['cost']}" for run in data["runs"] if "cost" in run]
+    closing = [f"Cost: {', '.join(costs)}."] if costs else []
+    closing += [more] if more else []
+    for number, pair in enumerate(data["pairs"], 1):
+        if len(data["pairs"]) > 1:
+            yield Heading(f"{pair['a']} and {pair['b']}")
+        units = _units(pair)
+        primary = [of for of in _figures_of(pair) if not of.exploratory]
+        yield from (Paragraph(verdict(of, units[of.metric], pair["a"], pair["b"])) for of in primary)
+        if not primary:
+            yield from map(Paragraph, pair["verdicts"])
+        yield from _forest(pair, [of for of in primary if of.outcome != "same"], units)
+        remarks = "; ".join(_remarks(pair, primary))
+        notes = closing if number == len(data["pairs"]) else []
+        yield Paragraph(" ".join([f"{remarks}.", *notes]))
+
+
+def blocks(data: JSON) -> Iterator[Block]:
+    """Yield everything, one pair of runs after the other."""
+    yield from summary(data)
+    yield Heading("Runs compared", folded=True)
+    runs = [(run["name"], run["benchmark"], run["model"] or "not known", run["subsets"]) for run in data["runs"]]
+    yield Table(("run", "benchmark", "model", "subsets"), tuple(runs))
+    for run in data["runs"]:
+        for words in convert(run.get("replies", {}), ReplyFacts).sentences():
+            yield Paragraph(f"{run['name']}: {words}.")
+    for pair in data["pairs"]:
+        units, figures = _units(pair), _figures_of(pair)
+        yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
+        yield _coverage(pair)
+        yield from map(Paragraph, [*pair["warnings"], *_coverage_notes(pair)])
+        primary = [of for of in figures if not of.exploratory]
+        yield from map(Paragraph, [words for of in primary for words in reservations(of, units[of.metric], pair)])
+        for subset in sorted(dict.fromkeys(of.subset for of in figures), key=lambda name: name != ALL):
+            yield from _figures(pair, subset, [of for of in figures if of.subset == subset], units)
+        if pair["most_different"]:
+            yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
+            yield _most_different(pair)
+    yield Heading("How this is computed", folded=True)
+    yield from map(Paragraph, _method(data))
+
+
+def _units(pair: JSON) -> dict[str, Metric]:
+    return {name: Metric(name, **declared) for name, declared in pair["metric_units"].items()}
+
+
+def _figures_of(pair: JSON) -> list[Difference]:
+    return convert(pair["figures"], list[Difference])
+
+
+def _method(data: JSON) -> Iterator[str]:
+    """Yield what the columns mean, and how sure they are."""
+    yield (
+        "Differences are A minus B in the unit of each metric, of shares in percentage points (times 100), on users "
+        "that both have with the same task. Failed users are in no figure; invalid answers count as in the reports. "
+        "Over all subsets (all): the mean of the subsets' figures, each with the same weight."
+    )
+    yield (
+        "Intervals: 95 %, Student's t of users' parts in the difference, with the skewness taken out. "
+        f"{APPROXIMATE} Too few: fewer than {FEWEST_AT_ALL} users, or all have the same difference. p: both sides "
+        f"of users swapped at random, {data['resamples']} times (in all ways if these are fewer), seed {data['seed']}. "
+        "The primary figures of all pairs of runs are one family of tests: p (adjusted) and the simultaneous "
+        "intervals, which the verdicts have too, hold for all of them. The adjusted p decides a verdict, also where "
+        "the interval says otherwise. "
+        "Everything else is exploratory: its p is not corrected, and shows nothing by itself. All this covers the "
+        "choice of users and of their answers, not what all answers of a run have in common."
+    )
+    yield (
+        "A better, equal, B better: how many users; of a divergence, of users whose days count for that side. "
+        "As given: where answers break the rules of the task, a metric is compared by another, which such answers "
+        "cannot win. Formulas and sources: page Statistics of the documentation."
+    )
+
+
+# What a reader must know
+
+
+def _remarks(pair: JSON, primary: Sequence[Difference]) -> Iterator[str]:
+    """Yield what a reader of the verdicts must not miss, in a few words each."""
+    yield "n: users that both have"
+    for side, other in ("ab", "ba"):
+        if any(
+            of[side]["expected"] is not None and of[side]["scored"] < of[side]["expected"] for of in pair["coverage"]
+        ):
+            yield f"{pair[side]} is INCOMPLETE"
+        if shares := {of[side]["ratio"] for of in pair["coverage"]} - {None, 1}:
+            yield f"{pair[side]} was run on a share of its tasks ({', '.join(f'{share:g}' for share in shares)})"
+        if alone := sum(of[f"only_{side}"]["users"] for of in pair["coverage"]):
+            yield f"{plural(alone, 'user')} of {pair[side]} not in {pair[other]}"
+    yield from (words.rstrip(".") for words in pair["left_out"])
+    if changed := [of.compared for of in primary if of.missing_users not in (None, "cannot_change")]:
+        yield f"missing users could change {' and '.join(changed)}"
+    wrong = {side: _invalid(pair, side) for side in "ab"}
+    if any(wrong.values()):
+        yield f"invalid answers: {', '.join(f'{pair[side]} {100 * share:.1f} %' for side, share in wrong.items())}"
+    words = [words.rpartition(NOT_ALIKE)[2] for words in pair["warnings"] if NOT_ALIKE in words]
+    if names := dict.fromkeys(word.split()[0] for word in words):
+        yield f"not alike: {', '.join(names)}"
+    if any("synthetic" in words and NO_REPORT not in words for words in pair["warnings"]):
+        yield "synthetic tasks"
+
+
+def _invalid(pair: JSON, side: str) -> float:
+    """Return the share of invalid answers of the users that both have."""
+    counts = [of[side]["answers_on_common"] for of in pair["coverage"]]
+    total = sum(number for count in counts for number in count.values())
+    return 1 - sum(count.get(VALID, 0) for count in counts) / total if total else 0.0
+
+
+def _is_partial(has: JSON) -> bool:
+    return has["expected"] is not None and has["scored"] < has["expected"]
+
+
+def _coverage_notes(pair: JSON) -> Iterator[str]:
+    """Yield what the numbers of users mean for the comparison."""
+    yield from pair["left_out"]
+    units = _units(pair)
+    for of in pair["coverage"]:
+        for side, other, place in (("a", "b", 0), ("b", "a", 1)):
+            if unsound := of[side]["unsound"]:
+                lines = plural(unsound, "line")
+                yield f"{of['subset']}: {lines} of {pair[side]}'s results left out as not sound (`verify` lists them)."
+            if alone := of[f"only_{side}"]["users"]:
+                means = [
+                    f"{name} {with_unit(units[name], of[f'only_{side}']['figures'][name])} against "
+                    f"{with_unit(units[name], of['on_common'][place][name])}"
+                    for name in pair["main"]
+                ]
+                yield (
+                    f"{of['subset']}: {plural(alone, 'user')} of {pair[side]} not in {pair[other]}, so in no figure. "
+                    f"Their figures, against those of the users of both: {', '.join(means)}."
+                )
+
+
+# Tables
+
+
+def _coverage(pair: JSON) -> Table:
+    """Return how many users each run has on each subset; an asterisk marks a run that has not scored all of its own."""
+    counted = ("scored", "expected", "failed", "users_in_tasks")
+    rows = []
+    for of in pair["coverage"]:
+        cells = []
+        for side in "ab":
+            has = of[side]
+            cells += [_number(has[name], partial=name == "scored" and _is_partial(has)) for name in counted]
+        counts = of["common"], of["other_tasks"], of["only_a"]["users"], of["only_b"]["users"]
+        rows.append((of["subset"], *cells, *map(_number, counts)))
+    sides = [f"{side} {name.replace('_', ' ')}" for side in "AB" for name in counted]
+    return Table(("subset", *sides, "both", "other task", "only A", "only B"), tuple(rows))
+
+
+def _figures(pair: JSON, subset: str, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Block]:
+    where = f"All subsets ({figures[0].subsets})" if subset == ALL else subset
+    users = plural(max(of.users for of in figures), "user")
+    yield Heading(f"{where}: A minus B on {users}", folded=True)
+    yield from _forest(pair, figures, units)
+    unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
+    for is_exploratory, heads in (
+        (False, ("primary", "95 % simultaneous", "p (adjusted)")),
+        (True, ("exploratory", "95 % interval", "p (not corrected)")),
+    ):
+        rows = [of for of in figures if of.exploratory is is_exploratory]
+        if rows:
+            chance = ["chance"] * any(of.chance is not None for of in rows if not is_exploratory)
+            columns = (heads[0], f"A{unit}", f"B{unit}", *chance, "A - B", *heads[1:], *AGREEMENT)
+            yield Table(columns, tuple(_figure_row(of, units[of.metric], bool(chance), not unit) for of in rows))
+
+
+def _figure_row(of: Difference, metric: Metric, chance: bool, named: bool) -> tuple[str | Cell, ...]:
+    """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
+    p = of.p if of.exploratory else of.p_adjusted
+    span = "n/a" if of.difference is None else "too few"
+    if bounds := _interval(of):
+        span = "~" * of.approximate + " to ".join(metric.text(bound, signed=True) for bound in bounds)
+    given = [f"as given {metric.text(value)}" for value in (of.given or {}).values()] or ["", ""]
+    counts = of.a_better, of.equal, of.b_better
+    return (
+        f"{of.compared}, {metric.shown_unit}" if named else of.compared,
+        *(Cell(metric.text(value), note=note) for value, note in zip((of.a, of.b), given, strict=True)),
+        *(["" if of.chance is None else level(metric, of.chance, of.chance_error)] if chance else []),
+        metric.text(of.difference, signed=True),
+        span,
+        "n/a" if p is None else f"{p:.4f}",
+        str(of.users),
+        *(f"{100 * number / of.users:.0f} %" if of.users else "n/a" for number in counts),
+    )
+
+
+def _interval(of: Difference) -> tuple[float, float] | None:
+    """Return the interval that holds for a figure: a primary one's for all of them at once."""
+    return of.ci95 if of.exploratory else of.ci95_simultaneous
+
+
+def _most_different(pair: JSON) -> Table:
+    metric = _units(pair)[pair["main"][-1]]
+    rows = tuple(
+        (user["subset"], user["user_id"], metric.name, _value(metric, user["difference"], signed=True))
+        for user in pair["most_different"]
+    )
+    return Table(("subset", "user", "metric", "A - B"), rows)
+
+
+def _value(metric: Metric, value: float | None, *, signed: bool = False) -> Cell:
+    shown = None if value is None else metric.scale * value
+    return Cell(metric.text(value, signed=signed), shown, metric.decimals)
+
+
+def _number(value: float | None, digits: int = 0, *, partial: bool = False) -> Cell:
+    return Cell("" if value is None else f"{value:.{digits}f}", value, digits, partial=partial)
+
+
+def _forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
+    """Yield a chart of differences for each unit that figures have."""
+    for unit in dict.fromkeys(units[of.metric].unit for of in figures):
+        drawn = [of for of in figures if units[of.metric].unit == unit]
+        names, label = tuple(of.compared for of in drawn), units[drawn[0].metric].difference_unit
+        series = Series("difference", tuple(of.difference for of in drawn), *ends([_interval(of) for of in drawn]))
+        title = f"{pair['a']} minus {pair['b']}"
+        yield Chart("intervals", title, names, label, "", (series,), unit is None, reference=0.0)
+
+
+# Sheets
+
+
+def sheets(data: JSON) -> list[xlsx.Sheet]:
+    """Return verdicts, figures, coverage and users."""
+    are_shares = all(metric.unit is None for pair in data["pairs"] for metric in _units(pair).values())
+    unit = " (%)" if are_shares else ""
+    columns = (
+        *("subset", "metric", f"A{unit}", f"B{unit}", "A - B", "from", "to"),
+        *("from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)"),
+        *("users", "A better", "equal", "B better", "unit", "kind", "compared by", "A as given", "B as given"),
+        "approximate",
+    )
+    spans = ("Differences of shares in points; from, to: 95 % interval.",)
+    return [
+        _sheet("Verdicts", data, lambda pair: Table(("", "in words"), tuple(_words(pair))), tuple(_method(data))),
+        _sheet("Figures", data, lambda pair: Table(columns, tuple(_sheet_rows(pair))), spans),
+        _sheet("Coverage", data, _coverage),
+        _sheet("Users", data, _most_different),
+    ]
+
+
+def _sheet(title: str, data: JSON, table: Callable[[JSON], Table], notes: Sequence[str] = ()) -> xlsx.Sheet:
+    """Return the tables of all pairs below one another, each row after the names of its runs."""
+    tables = [(pair, table(pair)) for pair in data["pairs"]]
+    rows = [(pair["a"], pair["b"], *map(_content, row)) for pair, of_pair in tables for row in of_pair.rows]
+    return xlsx.Sheet(title, ("A", "B", *tables[0][1].columns), rows, notes)
+
+
+def _content(cell: str | Cell) -> xlsx.Content:
+    if isinstance(cell, str) or cell.value is None:
+        return cell if isinstance(cell, str) else None
+    return xlsx.Cell(cell.value, cell.partial, number=xlsx.decimals(cell.digits) if cell.digits else xlsx.WHOLE)
+
+
+def _words(pair: JSON) -> Iterator[tuple[str, str]]:
+    kinds = {"warning": pair["warnings"], "coverage": _coverage_notes(pair), "verdict": pair["verdicts"]}
+    return ((kind, words) for kind, sentences in kinds.items() for words in sentences)
+
+
+def _sheet_rows(pair: JSON) -> Iterator[tuple[str | Cell, ...]]:
+    units = _units(pair)
+    for of in _figures_of(pair):
+        metric, given = units[of.metric], of.given or {"a": of.a, "b": of.b}
+        bounds = (*(of.ci95 or (None, None)), *(of.ci95_simultaneous or (None, None)))
+        yield (
+            of.subset,
+            metric.name,
+            *(_value(metric, value) for value in (of.a, of.b, of.difference, *bounds)),
+            *(_number(p, 4) for p in (of.p, of.p_adjusted)),
+            *map(_number, (of.users, of.a_better, of.equal, of.b_better)),
+            metric.shown_unit,
+            "exploratory" if of.exploratory else "primary",
+            of.compared,
+            *(_value(metric, value) for value in given.values()),
+            "~" if of.ci95 and of.approximate else "",
+        )
