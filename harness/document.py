@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
+
+CHANCE = "chance"
+"""Name of the series of a chart of intervals that has the chance level of each row: a tick instead of a dot."""
 
 
 class _Block(Struct, frozen=True, tag_field="block", tag=True):
@@ -114,12 +117,13 @@ class Series(Struct, frozen=True):
     high: tuple[int | float | None, ...] = ()
 
 
-class Chart(_Block, frozen=True):
-    """A picture of what tables say in numbers, for pages; text leaves it out.
+class Chart(_Block, frozen=True, omit_defaults=True):
+    """A picture of what tables say in numbers. Text has only those of `intervals`.
 
     `curve`: lines over numbers, bounds as bands. `intervals`: a row for each name in `x`, a dot with its bounds for
-    each series. `histogram`: `x` are the edges, one more than there are values. `ribbon`: shares that add up to 1,
-    stacked, over `x`. Values are fractions where `percent` says so.
+    each series (a tick for the series `CHANCE`), and a line through all rows at `reference`. `histogram`: `x` are the
+    edges, one more than there are values. `ribbon`: shares that add up to 1, stacked, over `x`. Values are fractions
+    where `percent` says so, and so is `reference`.
     """
 
     kind: Literal["curve", "intervals", "histogram", "ribbon"]
@@ -128,7 +132,9 @@ class Chart(_Block, frozen=True):
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    percent: bool = True
+    # A default that is made is stored, too, as in reports of earlier versions.
+    percent: bool = field(default_factory=lambda: True)
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         wanted = len(self.x) - (self.kind == "histogram")
@@ -137,7 +143,7 @@ class Chart(_Block, frozen=True):
             if any(len(values) != wanted for values in (series.values, *bounds)):
                 raise ValueError(f"Chart {self.title}: the series {series.name} has not {wanted} values")
             _check_finite(self.title, series.values, *bounds)
-        _check_finite(self.title, self.x)
+        _check_finite(self.title, self.x, (self.reference,))
 
 
 class Sketch(_Block, frozen=True):

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
 from harness.cli import main
+from harness.document import Chart, Series
 from tests.support.plugins import FLOOR, STARS
 
 POST = "a post that its author shows nobody"
@@ -144,3 +146,14 @@ def test_viewer_shows_the_runs_next_to_a_broken_report(here: Path, broken: Calla
     assert all(f">{name}</a>" in site["index.html"] for name in RUNS)
     [page] = [text for text in site.values() if "<title>b, weibo</title>" in text]
     assert "not a report that this version reads" in page
+
+
+def test_a_chart_without_a_reference_is_stored_as_in_earlier_versions() -> None:
+    """Its bytes stay, with every default; one with a reference reads back the same."""
+    chart = Chart("intervals", "t", ("a",), "%", "", (Series("value", (0.5,)),))
+    saved = b'"title":"t","x":["a"],"x_label":"%","y_label":"","series":[{"name":"value","values":[0.5],"low":[],'
+    assert (
+        msgspec.json.encode(chart) == b'{"block":"Chart","kind":"intervals",' + saved + b'"high":[]}],"percent":true}'
+    )
+    difference = msgspec.structs.replace(chart, reference=0.0)
+    assert msgspec.json.decode(msgspec.json.encode(difference), type=Chart) == difference
