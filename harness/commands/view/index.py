@@ -11,15 +11,14 @@ import os
 import re
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import thread_time
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.model import JSON
@@ -33,12 +32,14 @@ KEY_MOST = 512
 """Bytes of a line in which its user's key is looked for."""
 ABOUT = re.compile(rb'\{"user_id":(?:"((?:[^"\\]|\\.)*)"|([^",][^,]*),)')
 """How lines begin that name a user: by a text as JSON writes it, or by a number."""
-CODES = 255
-"""Most outcomes that are told apart."""
 
 
-Describe = Callable[[JSON | None], tuple[str, bool, Iterable[float]]]
-"""Returns the outcome of an object, whether it was repaired, and its values; of None for a line without one."""
+class Described(NamedTuple):
+    """What a line says: the outcome (of several the first that is not valid), and figures, NaN for none."""
+
+    outcome: str
+    is_repaired: bool
+    figures: tuple[float, ...]
 
 
 class LineIndex:
@@ -105,9 +106,9 @@ class LineIndex:
             self._key_ends.append(len(self._keys))
             start = line_end + 1
 
-    def searched(self, text: str) -> list[int]:
-        """Return the numbers of the lines whose user's key contains a text."""
-        return self._having(_escaped(text)) if text else []
+    def searched(self, text: str) -> Sequence[int]:
+        """Return the numbers of the lines whose user's key contains a text; of all lines for an empty one."""
+        return self._having(_escaped(text)) if text else range(len(self))
 
     def numbers_of(self, key: str) -> list[int]:
         """Return the numbers of the lines about a user."""
@@ -143,60 +144,25 @@ class LineIndex:
                 yield number, _object(file, self._starts[number]) if file else None
 
 
-class Facets:
-    """What users can be selected and sorted by, of the lines of an index: read once, in steps.
+class Facts:
+    """What users are selected and sorted by, of each line of an index: read once, in steps."""
 
-    `outcomes`, `repaired` and `values` are by line; a user has the first outcome that is not valid.
-    """
-
-    def __init__(self, index: LineIndex, columns: int) -> None:
-        self.index = index
+    def __init__(self, index: LineIndex) -> None:
+        self._index = index
         self._generation = index.generation
-        self.names: dict[str, int] = {}
-        self._codes, self._repaired = array("B"), array("B")
-        self._values = [array("f") for _ in range(columns)]
+        self._lines = list[Described]()
 
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    @property
-    def is_of_now(self) -> bool:
-        """Return whether the file is still the one that was read."""
-        return self._generation is self.index.generation
-
-    def advance(self, about: Describe, seconds: float) -> bool:
-        """Read further lines for about so many seconds of this thread; return whether that was all."""
-        with self.index.lock:
+    def now(self, describe: Callable[[JSON | None], Described], seconds: float) -> list[Described]:
+        """Read further lines for about so many seconds of this thread; return what all lines so far say."""
+        with self._index.lock:
+            if self._generation is not self._index.generation:
+                self._generation, self._lines = self._index.generation, []
             until = thread_time() + seconds
-            for _, data in self.index.objects(range(len(self), len(self.index))):
-                outcome, repaired, values = about(data)
-                self._codes.append(self._code(outcome))
-                self._repaired.append(repaired)
-                for column, value in zip(self._values, values, strict=True):
-                    column.append(value)
+            for _, data in self._index.objects(range(len(self._lines), len(self._index))):
+                self._lines.append(describe(data))
                 if thread_time() > until:
                     break
-            return len(self) == len(self.index)
-
-    def _code(self, outcome: str) -> int:
-        if len(self.names) < CODES:
-            self.names.setdefault(outcome, len(self.names))
-        return self.names.get(outcome, CODES)
-
-    def outcomes(self) -> dict[str, int]:
-        """Return how many of the users read so far have each outcome."""
-        counts = np.bincount(np.array(self._codes, np.uint8), minlength=CODES + 1)
-        return {name: int(counts[code]) for name, code in self.names.items()}
-
-    def having(self, outcome: str) -> NDArray[np.bool_]:
-        return np.asarray(np.array(self._codes, np.uint8) == self.names.get(outcome, CODES))
-
-    @property
-    def repaired(self) -> NDArray[np.bool_]:
-        return np.array(self._repaired, np.bool_)
-
-    def values(self, column: int) -> NDArray[np.float32]:
-        return np.array(self._values[column], np.float32)
+            return self._lines
 
 
 @contextmanager

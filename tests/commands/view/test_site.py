@@ -15,7 +15,7 @@ import pytest
 
 from harness.commands.view.reading import Chosen, Folder
 from harness.commands.view.server import link
-from harness.commands.view.site import PAGE_MOST, SHOWN_MOST, USERS, NotThere, Site, divided
+from harness.commands.view.site import PAGE_BYTES, SHOWN_BYTES, USERS, NotThere, Site, divided
 from harness.document import Paragraph, Quote
 from harness.store.log import objects, seal
 from tests.commands.view.conftest import look
@@ -56,7 +56,7 @@ def checked(page: str) -> str:
     """Return a page that runs nothing but the viewer's own script, and is small."""
     parsed = Tags(page)
     tags = parsed.found
-    assert [of.get("src") for tag, of in tags if tag == "script"] == ["view.js"]
+    assert [of.get("src") for tag, of in tags if tag == "script"] == ["view.js", "page.js"]
     assert not [name for _, of in tags for name in of if name.startswith("on") or name == "style"]
     assert not {tag for tag, _ in tags} & {"iframe", "object", "embed", "base", "style"}
     assert len(page.encode()) < LARGEST and "\x1b" not in parsed.text and "\u202e" not in parsed.text
@@ -234,7 +234,7 @@ def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
     blocks = [Quote("text", "<" * 20_000), *[Paragraph(str(number)) for number in range(9000)]]
     parts = divided(blocks)
     assert [block for part in parts for block in part] == blocks and len(parts) > 1
-    assert PAGE_MOST < LARGEST
+    assert PAGE_BYTES < LARGEST
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_of_a_report_that_no_run_makes_the_first_is_shown(
     first = checked(look(site, "/run?name=recency&subset=weibo"))
     last = checked(look(site, "/run?name=recency&subset=weibo&part=999"))
     assert "Coverage: complete" in first and "More is not shown here" in last
-    assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_MOST / PAGE_MOST
+    assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_BYTES / PAGE_BYTES
 
 
 @pytest.mark.parametrize("change", first_quick([{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}]))
