@@ -25,6 +25,7 @@ MAX_TEXT = 20_000
 """Characters of a text that are shown."""
 NOT_GIVEN = "n/a"
 """The text of a figure that a user does not have (`Metric.text`)."""
+EMPTY = (NOT_GIVEN, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class ReportCards:
         """Yield the name of a card's user, and its figures; not those that it does not have."""
         yield Heading(f"{before}{card.key}")
         figures = zip(self.columns, card.figures, strict=False)
-        yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure != NOT_GIVEN))
+        yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure not in EMPTY))
 
     def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["outcome"] != VALID:

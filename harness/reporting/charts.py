@@ -136,7 +136,7 @@ def _places(across: Range, up: Range) -> tuple[Place, Place]:
 def _grid(chart: Chart, across: Range, up: Range) -> Shapes:
     place_x, place_y = _places(across, up)
     is_share = chart.percent and chart.kind != "histogram"
-    for tick in _ticks(up):
+    for tick in _ticks(up) if chart.y_label else ():
         yield _path(LEFT, place_y(tick), WIDTH - RIGHT, place_y(tick), "grid")
         text = f"{100 * tick:g} %" if is_share else _number(tick)
         yield _text(LEFT - 5, place_y(tick) + 4, text, "end")

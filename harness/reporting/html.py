@@ -78,7 +78,8 @@ def pieces(page: Page, links: Links | None = None, browser: Browser | None = Non
 
 
 def rendered(blocks: Sequence[Block], links: Links | None = None, **options: object) -> Markup:
-    """Return blocks as HTML. Options: `level` of headings, and `pick`, the form that rows are chosen for."""
+    """Return blocks as HTML. Options: `level` of headings, `pick`, the form that rows are chosen for, and `sort`, the
+    column and the order in which rows are."""
     macros = templates().get_template("blocks.html.j2").module
     return macros.rendered(blocks, links or {}, **options)  # type: ignore[attr-defined, no-any-return]
 

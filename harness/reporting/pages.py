@@ -44,7 +44,7 @@ EXAMPLE = 300
 KINDS = 50
 """Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another user's folder may have
 any number."""
-NOT_SHOWN, IN_FILES = "no page can show it", "they are in the run's files"
+NOT_SHOWN, IN_FILES = "no page can show it", "the run's files have them"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
 """Most bytes of responses read at the end of a run; `report` reads any number."""

@@ -27,7 +27,8 @@ ALWAYS = ("run", "score", "users")
 class Row:
     """A run in the list. `rank` orders a table: playing runs first, then complete ones, the best first.
 
-    `metric` is what the score is; `whole` names the run that this one is a part of.
+    `metric` is what the score is; `whole` names the run that this one is a part of; `partial` is how many users are
+    scored, if not all of the tasks file are.
     """
 
     name: str
@@ -38,13 +39,14 @@ class Row:
     metric: str = ""
     rank: tuple[bool, bool, float] = (True, True, 0.0)
     whole: str | None = None
+    partial: str = ""
     is_synthetic: bool = False
 
 
 def listed(run: Viewed) -> Row:
     """Return a run's row."""
     state = "unreadable" if run.problem and not (run.manifest or run.report) else run.state
-    cells = {"state": Cell(state), "model": Cell(run.model)}
+    cells = {"state": Cell(state, faint=state == "complete"), "model": Cell(run.model)}
     row = Row(run.name, run.benchmark, run.subset, state, cells)
     if run.snapshot:
         return replace(row, cells=cells | _playing(run.snapshot, run.subset), rank=(False, True, 0.0))
@@ -68,7 +70,8 @@ def _reported(row: Row, report: Report) -> Row:
     metric, coverage, run = report.units[report.headline[0]], report.coverage, report.run
     figure, answers = report.ranking(metric), report.diagnostics.answers
     invalid = sum(report.diagnostics.invalid.values())
-    is_partial = not coverage.complete or coverage.scored_users < run.get("users_in_tasks", 0)
+    in_tasks = max(run.get("users_in_tasks", 0), coverage.expected_users)
+    is_partial = not coverage.complete or coverage.scored_users < in_tasks
     interval = spanned(metric, figure) if figure.ci95 else ""
     cells = {
         **row.cells,
@@ -92,6 +95,7 @@ def _reported(row: Row, report: Report) -> Row:
         metric=metric.title,
         rank=(True, is_partial or figure.value is None, value if metric.lower_is_better else -value),
         whole=whole_of(row.name, run.get("part")),
+        partial=f"{coverage.scored_users} of {in_tasks}" if is_partial else "",
         is_synthetic=any("synthetic" in note for note in report.notes),
     )
 
@@ -163,11 +167,8 @@ def _first(row: Row) -> Cell:
 
 
 def _notes(rows: Sequence[Row]) -> Iterator[str]:
-    partial = [row for row in rows if row.cells.get("score", Cell("")).partial]
-    if partial:
-        users = ", ".join(f"{row.name} {row.cells['users'].text}" for row in partial)
-        yield f"*: not all users of the tasks file are scored: {users}."
-    synthetic = [row.name for row in rows if row.is_synthetic]
-    if synthetic:
+    if partial := [f"{row.name} {row.partial}" for row in rows if row.partial]:
+        yield f"*: not all users of the tasks file are scored: {', '.join(partial)}."
+    if synthetic := [row.name for row in rows if row.is_synthetic]:
         which = "All runs" if len(synthetic) == len(rows) else ", ".join(synthetic)
         yield f"{which}: synthetic tasks, which say nothing about real users."

@@ -107,7 +107,8 @@ class Site:
                 links[row.name, "run"] = self._link("run", name=row.name, subset=row.subset)
                 links[row.name, heads["users"]] = self._link("users", name=row.name, subset=row.subset)
             is_picked = len(rows) > 1 and not self._is_static
-            tables.append(rendered([table], links, pick="compare" if is_picked else ""))
+            sort = _sort(chosen, heads.get(chosen["sort"], ""))
+            tables.append(rendered([table], links, pick="compare" if is_picked else "", sort=sort))
         title = f"{plural(len(rows), 'run')} in {self.folder.chosen.results}"
         return {
             "title": title,
@@ -156,7 +157,8 @@ class Site:
         if not is_failed:
             numbers, decoded = _matching(run, numbers, chosen)
         paging, shown = _paged(query, numbers, USERS)
-        links = self._heads("users", {str(at): head for at, head in enumerate(columns)}, about | chosen)
+        heads = {str(at): head for at, head in enumerate(columns)}
+        links = self._heads("users", heads, about | chosen)
         rows = list[tuple[str, ...]]()
         for number, data in index.objects(shown):
             row = run.failed_row(number, data) if is_failed else run.row(number, data)
@@ -177,7 +179,11 @@ class Site:
             "run": run,
             "about": about,
             "chosen": chosen,
-            "body": rendered([*notes, Table((run.user, "outcome", *columns), tuple(rows))], links),
+            "body": rendered(
+                [*notes, Table((run.user, "outcome", *columns), tuple(rows))],
+                links,
+                sort=_sort(chosen, heads.get(chosen["sort"], "")),
+            ),
             "live": run.state == RUNNING or bool(notes),
             **paging,
         }
@@ -355,6 +361,10 @@ def value_of(query: Query, key: str) -> str:
 def _given(query: Query, *keys: str) -> defaultdict[str, str]:
     """Return the values of a query by these keys; all others are empty."""
     return defaultdict(str, {key: value for key in keys if (value := value_of(query, key))})
+
+
+def _sort(chosen: Mapping[str, str], head: str) -> tuple[str, str]:
+    return head, "descending" if chosen.get("order") == "down" else "ascending"
 
 
 def _whole(values: Mapping[str, str], key: str, default: int) -> int:

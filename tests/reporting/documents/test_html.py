@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -75,29 +76,14 @@ class Parsed(HTMLParser):
             self._within = None
 
 
-class Users(HTMLParser):
-    """The cards of a page: of each its line in the list, and the text of its blocks."""
+class Users:
+    """The cards of a page: of each its line in the list, its markup, and the text of that."""
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.lines: list[list[str]] = []
-        self.texts: list[str] = []
-        self._is_within = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "template":
-            self._is_within = True
-            self.lines.append(json.loads(dict(attrs)["data-line"] or ""))
-            self.texts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self._is_within:
-            self.texts[-1] += data
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "template":
-            self._is_within = False
+        found = re.findall(r'<template class="card" data-line="([^"]*)">(.*?)</template>', text, re.DOTALL)
+        self.lines: list[list[str]] = [json.loads(html.unescape(line)) for line, _ in found]
+        self.cards = [card for _, card in found]
+        self.texts = ["".join(Parsed(card).texts) for card in self.cards]
 
 
 def page_of_users(*cards: Card, blocks: tuple[Block, ...] = (), warning: str = "", title: str = "t") -> str:
