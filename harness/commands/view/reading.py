@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -425,6 +425,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=10_000)  # figures of many users are the same ones, and need no room of their own then
 def _number(text: str) -> float:
     try:
         return float(text)

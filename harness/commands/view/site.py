@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import groupby, zip_longest
 from typing import Any, TypeVar
 
+import numpy as np
 from markupsafe import Markup
 
 from harness.benchmarks import registry
@@ -289,18 +290,19 @@ def _matching(run: Viewed, numbers: Sequence[int], chosen: Mapping[str, str]) ->
     if by < 0 and value < 0 and not outcome and not is_repaired:
         return numbers, None
     facts, columns = run.facts(READ_SECONDS), range(len(run.cards.columns))
-    rows = [(number, facts[number]) for number in numbers if number < len(facts)]
+    numbers = [number for number in numbers if number < len(facts)]
     if outcome:
-        rows = [row for row in rows if row[1].outcome == outcome]
+        numbers = [number for number in numbers if facts[number].outcome == outcome]
     if is_repaired:
-        rows = [row for row in rows if row[1].is_repaired]
+        numbers = [number for number in numbers if facts[number].is_repaired]
     if value in columns:
         low, high = _real(chosen, "least", -math.inf), _real(chosen, "most", math.inf)
-        rows = [row for row in rows if low <= row[1].figures[value] <= high]
+        numbers = [number for number in numbers if low <= facts[number].figures[value] <= high]
     if by in columns:
-        sign = -1 if chosen.get("order") == "down" else 1
-        rows.sort(key=lambda row: (math.isnan(row[1].figures[by]), sign * row[1].figures[by]))
-    return [number for number, _ in rows], len(facts)
+        figures = np.array([facts[number].figures[by] for number in numbers])
+        order = np.argsort(-figures if chosen.get("order") == "down" else figures, kind="stable")
+        numbers = [numbers[at] for at in order]
+    return numbers, len(facts)
 
 
 def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[Row]:

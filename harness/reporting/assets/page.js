@@ -1,4 +1,5 @@
-// Sorts tables, and browses the users of a page: each is an inert template, which is cloned once it is picked.
+// Sorts tables, and browses the users of a page. Each user's card is markup that the page's maker has escaped as all
+// else, kept as inert text, since a browser has no room for the elements of very many users: a pick parses one.
 "use strict";
 (() => {
   const MOST_ROWS = 100;
@@ -55,7 +56,7 @@
   window.addEventListener("afterprint", () => folded.forEach((section) => (section.open = section.wasOpen)));
 
   function browse(section) {
-    const cards = [...document.querySelectorAll("template.card")];
+    const cards = [...document.querySelectorAll("script.card")];
     const listed = cards.map((card, at) => ({ row: JSON.parse(card.dataset.line), at }));
     const [find, order, body] = ["input", "select", "tbody"].map((name) => section.querySelector(name));
     const [article, more] = ["article", ".more"].map((name) => section.querySelector(name));
@@ -65,7 +66,8 @@
     function pick(at) {
       picked = at;
       const who = make("h3", { class: "who" }, make("bdi", {}, listed[at].row[0]));
-      article.replaceChildren(who, cards[at].content.cloneNode(true));
+      const parsed = new DOMParser().parseFromString(cards[at].textContent, "text/html");
+      article.replaceChildren(who, ...parsed.body.childNodes);
       for (const line of body.rows) line.classList.toggle("picked", Number(line.dataset.at) === at);
       if (article.getBoundingClientRect().top > window.innerHeight * 0.6) article.scrollIntoView();
     }

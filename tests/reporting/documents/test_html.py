@@ -80,7 +80,7 @@ class Users:
     """The cards of a page: of each its line in the list, its markup, and the text of that."""
 
     def __init__(self, text: str) -> None:
-        found = re.findall(r'<template class="card" data-line="([^"]*)">(.*?)</template>', text, re.DOTALL)
+        found = re.findall(r'<script type="text/plain" class="card" data-line="([^"]*)">(.*?)</script>', text, re.DOTALL)
         self.lines: list[list[str]] = [json.loads(html.unescape(line)) for line, _ in found]
         self.cards = [card for _, card in found]
         self.texts = ["".join(Parsed(card).texts) for card in self.cards]
@@ -99,6 +99,8 @@ def test_nothing_that_stands_in_a_block_or_a_card_becomes_markup() -> None:
     assert "img" not in found.elements
     assert found.elements == Parsed(page_of_users(harmless, blocks=BLOCKS, warning="w")).elements
     assert not any(name.startswith("on") or name == "style" for name, _ in found.attributes)
+    [shown], [plain] = (Users(each).cards for each in (text, page_of_users(harmless)))
+    assert Parsed(shown).elements == Parsed(plain).elements and "<script" not in shown and "<!--" not in shown
     assert SHOWN in found.texts and "\u202e" not in "".join(found.texts)
     assert Users(text).lines == [[HOSTILE, HOSTILE]] and Users(text).texts[0].count(SHOWN) >= 8
 
@@ -134,7 +136,7 @@ def test_policy_names_every_script_and_style_by_its_hash_and_nothing_else() -> N
     assert found is not None
     policy = found[1].replace("&#39;", "'")
     assert policy.startswith("default-src 'none'; ")
-    own = [text for _, text in Parsed(made).scripts]
+    own = [text for attributes, text in Parsed(made).scripts if "type" not in attributes]
     style = re.search(r"<style>(.*?)</style>", made, re.DOTALL)
     assert len(own) == 1 and style is not None
     for part in (*own, style[1]):

@@ -373,7 +373,7 @@ def test_day_of_a_resident_is_drawn_with_places_and_path(made: Path) -> None:
     places = set(re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', card))
     assert {tuple(point.split(",")) for point in path.split()} <= places
     text = (made / "commuter/eval_report_beijing.html").read_text(encoding="utf-8")
-    assert "Places, by what is done there</figcaption><svg" in text.partition("<template")[0]
+    assert "Places, by what is done there</figcaption><svg" in text.partition('<script type="text/plain"')[0]
 
 
 # Who is shown
