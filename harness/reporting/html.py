@@ -17,15 +17,18 @@ from typing import NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from rich.cells import chop_cells
 
 from harness.document import Block, Card, Cell, Heading, Page, Tile
 from harness.printable import in_lines, on_one_line
-from harness.reporting.charts import drawn
+from harness.reporting.charts import is_tick, number, plan
 
 LONG_CELL = 24
 """Characters of a cell above which it is wrapped."""
 LONG_QUOTE = 200
 """Characters of a quoted text above which their number is shown."""
+NAME_CELLS = 24
+"""Terminal columns of a row's name in a picture: a Chinese character takes two."""
 Links = Mapping[tuple[str, str], str]
 """Addresses of cells, by the text of their row's first cell, empty for the head, and their column."""
 
@@ -106,9 +109,11 @@ def templates(*packages: str) -> Environment:
         "kind": lambda block: type(block).__name__,
         "plain": _text,
         "size": _size,
-        "drawn": drawn,
+        "plan": plan,
+        "number": number,
+        "short": lambda name: chop_cells(name, NAME_CELLS)[0] if name else "",
     }
-    environment.tests["long"] = _is_long
+    environment.tests |= {"long": _is_long, "tick": is_tick}
     return environment
 
 

@@ -1,6 +1,6 @@
 """Where the lines of a growing file begin, and whom they are about. New bytes are read once; no line is kept.
 
-Of each line 16 bytes and its user's key are held, so a file of 100,000 users takes some megabytes. A file that was
+Of each line its place and its user's key are held, so a file of 100,000 users takes some megabytes. A file that was
 replaced, or cut off, is read again from its beginning.
 """
 
@@ -17,7 +17,6 @@ from pathlib import Path
 from time import thread_time
 from typing import BinaryIO, NamedTuple
 
-import numpy as np
 import orjson
 
 from harness.benchmarks.files import LINE_MOST, open_regular
@@ -57,7 +56,7 @@ class LineIndex:
         self._identity = identity
         self._end = 0
         self.stopped: int | None = None
-        self._starts, self._key_ends, self._keys = array("q"), array("q"), bytearray()
+        self._starts, self._keys = array("q"), list[str]()
         self.generation = object()
         """Another object after the file was replaced."""
 
@@ -101,41 +100,20 @@ class LineIndex:
         start = 0
         while (line_end := lines.find(b"\n", start)) >= 0:
             self._starts.append(self._end + start)
-            found = ABOUT.match(lines, start, min(start + KEY_MOST, line_end))
-            self._keys += (found[1] or found[2] or b"") + b"\n" if found else b"\n"
-            self._key_ends.append(len(self._keys))
+            self._keys.append(_key(ABOUT.match(lines, start, min(start + KEY_MOST, line_end))))
             start = line_end + 1
 
     def searched(self, text: str) -> Sequence[int]:
         """Return the numbers of the lines whose user's key contains a text; of all lines for an empty one."""
-        return self._having(_escaped(text)) if text else range(len(self))
+        return [number for number, key in enumerate(self._keys) if text in key] if text else range(len(self))
 
     def numbers_of(self, key: str) -> list[int]:
         """Return the numbers of the lines about a user."""
-        wanted = _escaped(key) + b"\n"
-        with self.lock:
-            first = [0] if self._keys.startswith(wanted) else []
-            return first + [number + 1 for number in self._having(b"\n" + wanted)]
-
-    def _having(self, needle: bytes) -> list[int]:
-        """Return the lines in whose keys, one after the other, a needle begins; each once."""
-        with self.lock:
-            at, ends, found = -1, np.array(self._key_ends, np.int64), list[int]()
-            while (at := self._keys.find(needle, at + 1)) >= 0:
-                found.append(line := int(np.searchsorted(ends, at, side="right")))
-                at = int(ends[line]) - 1
-        return found
+        return [number for number, other in enumerate(self._keys) if other == key]
 
     def key(self, number: int) -> str:
         """Return the key of a line's user; empty without one, or without such a line."""
-        with self.lock:
-            if not 0 <= number < len(self):
-                return ""
-            key = self._keys[(self._key_ends[number - 1] if number else 0) : self._key_ends[number] - 1]
-        try:
-            return str(orjson.loads(b'"' + key + b'"'))
-        except ValueError:
-            return ""
+        return self._keys[number] if 0 <= number < len(self._keys) else ""
 
     def objects(self, numbers: Iterable[int]) -> Iterator[tuple[int, JSON | None]]:
         """Yield the objects of lines; None for one that is not as it was written, or too long to be shown."""
@@ -222,9 +200,15 @@ def _object(file: BinaryIO, offset: int) -> JSON | None:
     return data
 
 
-def _escaped(text: str) -> bytes:
-    """Return a text as it is within a string of JSON."""
-    return orjson.dumps(text.encode("utf-8", "replace").decode())[1:-1]
+def _key(about: re.Match[bytes] | None) -> str:
+    """Return the user that a line begins with, empty for none."""
+    if about is None:
+        return ""
+    text, number = about.groups()
+    try:
+        return str(orjson.loads(number if text is None else b'"%b"' % text))
+    except ValueError:
+        return ""
 
 
 def _to_line_end(file: BinaryIO) -> int | None:

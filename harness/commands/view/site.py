@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, zip_longest
 from typing import Any, TypeVar
@@ -21,9 +21,8 @@ from harness.benchmarks.records import ODD_SHAPE
 from harness.commands.view import overview
 from harness.commands.view.reading import Folder, Viewed, stamp
 from harness.cost import money_text
-from harness.document import Block, Heading, Page, Paragraph, Quote, Table, Tile
+from harness.document import Block, Heading, Page, Paragraph, Quote, Table
 from harness.errors import HarnessError
-from harness.model import Snapshot
 from harness.reporting.html import rendered, templates
 from harness.reporting.overview import page as report_page
 from harness.scoring.reports import Report
@@ -45,7 +44,8 @@ READ_SECONDS = 0.15
 Query = Mapping[str, Sequence[str]]
 Content = dict[str, Any]
 """What the template is given."""
-NOTHING: Content = dict.fromkeys(("run", "warning", "tiles", "now", "curves", "body", "rows", "chosen", "live", "near"))
+FIELDS = "run warning tiles snapshot now curves body rows chosen live near"
+NOTHING: Content = dict.fromkeys(FIELDS.split())
 NOTHING |= {"page": 1, "pages": 1, "part": 1, "parts": 1, "others": (), "about": {}}
 Link = Callable[..., str]
 """Returns the address of a view, given its name and arguments; empty for one that there is not."""
@@ -75,6 +75,7 @@ class Site:
             raise NotThere(view)
         template = templates(__package__).get_template("view.html.j2")
         content = {**NOTHING, "view": view, "link": self._link, "is_static": self._is_static}
+        content |= {"words": words, "money": money_text}
         return template.render(content | self._views[view](query)).encode("utf-8", "replace")
 
     def _selected(self, query: Query) -> tuple[Viewed, Content]:
@@ -127,8 +128,7 @@ class Site:
         page = _page_of(report, self.folder.chosen.posts) if report else Page(f"{run.name}: {run.subset}", "", (), ())
         now: list[Block] = [Paragraph(f"{run.state} (model: {run.model or 'unknown'})")]
         if snapshot:
-            page = replace(page, title=f"{run.name}: {run.subset}", warning="", tiles=live_tiles(snapshot, run.subset))
-            now.append(Table(("now", ""), tuple(live_lines(snapshot))))
+            page = replace(page, title=f"{run.name}: {run.subset}", warning="", tiles=())
         elif run.state == RUNNING:
             now.append(Paragraph("This run is being played, and its process gives no live figures here."))
         elif not report:
@@ -140,6 +140,8 @@ class Site:
             "about": about,
             "warning": page.warning or run.problem,
             "tiles": page.tiles,
+            "snapshot": snapshot,
+            "progress": overview.progress_of(snapshot, run.subset) if snapshot else None,
             "now": rendered(now),
             "curves": rendered(run.curves()),
             "others": [name for name in dict.fromkeys(others) if name != run.name],
@@ -243,41 +245,6 @@ def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
         return list(blocks.blocks(pairs.compared(options, paired.RESAMPLES)))
     except HarnessError as error:
         return [Paragraph(str(error))]
-
-
-# A run that is being played
-
-
-def live_tiles(snapshot: Snapshot, subset: str) -> tuple[Tile, ...]:
-    """Return the running figures of a run that is being played."""
-    progress = overview.progress_of(snapshot, subset)
-    over = f"over {plural(progress.scored_users, 'user')} so far"
-    tiles = [Tile(name, words.figure(value, progress.units.get(name)), over) for name, value in progress.scores.items()]
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    tiles.append(Tile("users done", str(progress.done), f"of {progress.users}{failed}"))
-    tiles.append(Tile("steps", str(progress.steps_done), f"of {progress.steps}"))
-    tiles.append(Tile("speed", words.pace(snapshot.rate), words.time(snapshot)))
-    if snapshot.cost:
-        expected = f"about {money_text(snapshot.projected_cost)} at the end" if snapshot.projected_cost else ""
-        tiles.append(Tile("cost", money_text(snapshot.cost), expected))
-    return tuple(tiles)
-
-
-def live_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """Yield what the dashboard shows of a run's traffic."""
-    pieces = (
-        ("load", words.in_flight(snapshot)),
-        ("speed", words.speed(snapshot)),
-        ("latency", words.latency(snapshot)),
-        ("requests", words.requests(snapshot)),
-        ("failed", words.failures(snapshot)),
-        ("tokens", words.tokens(snapshot)),
-    )
-    for label, parts in pieces:
-        if text := " | ".join(piece.text.strip() for piece in parts if piece.text):
-            yield label, text
-    for warning in snapshot.warnings:
-        yield "warning", words.warned(warning)
 
 
 # Users
