@@ -1,4 +1,4 @@
-"""Cards of users for pages, by `Benchmark.cards`, or of values, answer and replies where it makes none."""
+"""Cards of users for pages, the viewer and `show`: by `Benchmark.cards`, or plain ones where it makes none."""
 
 from __future__ import annotations
 
@@ -7,52 +7,91 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import orjson
+from msgspec import structs
 
-from harness.benchmark import VALID, Benchmark, Cards, Task
+from harness.benchmark import VALID, Benchmark, Cards, Metric, Task, headline_of, metrics_of
 from harness.benchmarks import registry
 from harness.benchmarks.records import ODD_SHAPE
 from harness.benchmarks.rendering import quotes
 from harness.benchmarks.user_code import guarded
-from harness.document import Block, Card, Paragraph, Quote
+from harness.document import Block, Card, Heading, Paragraph, Quote
 from harness.model import JSON, Completion
 from harness.reporting.report import plain, shown_blocks, with_unit
 from harness.scoring import reports
 from harness.scoring.reports import Report
+from harness.store.run import about
+
+MAX_TEXT = 20_000
+"""Characters of a text that are shown."""
+NOT_GIVEN = "n/a"
+"""The text of a figure that a user does not have (`Metric.text`)."""
+EMPTY = (NOT_GIVEN, "")
 
 
 @dataclass(frozen=True, slots=True)
 class ReportCards:
-    """Make the cards of a report's users. `benchmark` is None where its code is not available.
+    """Make the cards of a run's users.
 
-    `posts` is whether users' own texts are shown.
+    `report` is None before there is one, `benchmark` where its code is not available. `posts` is whether
+    users' own texts are shown. Users have so many `repeats` each.
     """
 
-    report: Report
+    report: Report | None
     benchmark: Benchmark | None
     posts: bool
+    repeats: int = 1
 
     @classmethod
     def of(cls, report: Report, benchmark: Benchmark | None, *, posts: bool) -> ReportCards:
         """Without tasks, a benchmark that ships makes what cards it can without its data."""
         if benchmark is None and registry.is_shipped(report.benchmark):
             benchmark = registry.find(report.benchmark)(folder=None)
-        return cls(report, benchmark, posts)
+        return cls(report, benchmark, posts, report.repeats.repeats if report.repeats else 1)
+
+    @property
+    def _code(self) -> Benchmark | type[Benchmark]:
+        return self.benchmark or Benchmark
 
     @property
     def _own(self) -> Cards:
-        return (self.benchmark or Benchmark).cards
+        return self._code.cards
+
+    @property
+    def _units(self) -> Mapping[str, Metric]:
+        if self.report:
+            return self.report.units
+        return metrics_of(self.benchmark) if self.benchmark else {}
+
+    @property
+    def _headline(self) -> Sequence[str]:
+        if self.report:
+            return self.report.headline
+        return headline_of(self.benchmark) if self.benchmark else ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the heads of the cards' figures."""
-        if self._own.columns:
-            return tuple(self._own.columns)
-        return tuple(f"{name}, {self.report.units[name].shown_unit}" for name in self.report.headline)
+        units = self._units
+        declared = (f"{name}, {units[name].shown_unit}" for name in self._headline)
+        return tuple(self._own.columns) or tuple(declared)
 
     def mark(self, kind: str) -> bytes:
         """Return bytes that are in the line of every record with an invalid answer of this kind."""
-        field = (self.benchmark or Benchmark).records.outcome_field
-        return b'"%s":"%s"' % (field.encode(), kind.encode())
+        return b'"%s":"%s"' % (self._code.records.outcome_field.encode(), kind.encode())
+
+    def repeat(self, data: JSON) -> int:
+        """Return which of its user's repeats a record is of; without repeats `repeat` is the benchmark's."""
+        repeat = data.get("repeat")
+        return repeat if self.repeats > 1 and isinstance(repeat, int) else 1
+
+    def name(self, data: JSON) -> str:
+        """Return a record's user, with its repeat if there are several."""
+        key = str(data["user_id"])
+        return key if self.repeats == 1 else f"{key} (repeat {self.repeat(data)})"
+
+    def response_start(self, data: JSON) -> bytes:
+        """Return how the lines of the responses of a record's user and repeat begin."""
+        return orjson.dumps(about(str(data["user_id"]), self.repeat(data)))[:-1] + b","
 
     def card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Card:
         """Return the card of a record; `task` is None where it is not available, `replies` are in order of arrival."""
@@ -60,17 +99,24 @@ class ReportCards:
             data = self._completed(data)
             own = self._own.card(data, task, replies)
             blocks = None if own is None else reports.checked(own)
-        made = self._plain(data, replies) if blocks is None else blocks
-        return Card(str(data["user_id"]), self._figures(data), tuple(shown_blocks(made, posts=self.posts)))
+        shown = shown_blocks(self._plain(data, replies) if blocks is None else blocks, posts=self.posts)
+        return Card(self.name(data), self.figures(data), tuple(shown))
 
-    def _figures(self, data: JSON) -> tuple[str, ...]:
+    def figures(self, data: JSON) -> tuple[str, ...]:
+        """Return a user's figures as text, under `columns`."""
         if self._own.columns:
             with self._guarded(f"user {data['user_id']}, card figures"):
-                return tuple(self._own.figures(data))
-        units = self.report.units
-        values = data["metrics"] if isinstance(data["metrics"], Mapping) else {}  # of own `statistics` they are any
+                return tuple(map(str, self._own.figures(data)))
+        metrics, units = data["metrics"], self._units
+        values = metrics if isinstance(metrics, Mapping) else {}  # of own `statistics` they are any
         shown = {name: value for name, value in values.items() if _is_value(value)}
-        return tuple(units[name].text(shown.get(name)) for name in self.report.headline)
+        return tuple(units[name].text(shown.get(name)) for name in self._headline)
+
+    def heading(self, card: Card, before: str = "") -> Iterator[Block]:
+        """Yield the name of a card's user, and its figures; not those that it does not have."""
+        yield Heading(f"{before}{card.key}")
+        figures = zip(self.columns, card.figures, strict=False)
+        yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure not in EMPTY))
 
     def _plain(self, data: JSON, replies: Sequence[Completion]) -> Iterator[Block]:
         if data["outcome"] != VALID:
@@ -79,14 +125,13 @@ class ReportCards:
         if data["answer"] is not None:
             answer = orjson.dumps(data["answer"], option=orjson.OPT_INDENT_2).decode()
             yield Quote("Answer", answer, open=True)
-        for order, completion in enumerate(replies, 1):
-            yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
+        yield from numbered(replies)
 
     def _values(self, values: object) -> str:
         """Return a user's values: those of declared metrics with their unit, others as they are saved."""
         if not isinstance(values, Mapping):
             return plain(values)
-        units = self.report.units
+        units = self._units
         return " · ".join(
             f"{name} {with_unit(units[name], value) if name in units and _is_value(value) else plain(value)}"
             for name, value in values.items()
@@ -101,15 +146,22 @@ class ReportCards:
         """Return what the cards do not show, and why; `tasks` is whether those are available."""
         if self.benchmark is None:
             return "Cards are plain, without what the benchmark's own code may show: it was not run."
-        found = [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
+        sentences = [] if tasks else ["The tasks were not at hand, so cards lack what only those show."]
         if self._own.private and not (tasks and self.posts):
-            found.append(f"{self._own.private} are left out, but other texts may quote them.")
-        return " ".join(found)
+            sentences.append(f"{self._own.private} are left out, but other texts may quote them.")
+        return " ".join(sentences)
+
+    def outcomes(self, data: JSON) -> list[str]:
+        """Return the outcome of each answer of a user."""
+        return [str(outcome) for outcome in self._code.records.outcomes(data)]
+
+    def repaired(self, data: JSON) -> bool:
+        return any(True for _ in self._code.records.repairs(data))
 
     def example(self, data: JSON, replies: Sequence[Completion], kind: str) -> str | None:
         """Return a reply that made an invalid answer of this kind, None if unknown."""
         with self._guarded(f"user {data['user_id']}, example"):
-            known = kind in (self.benchmark or Benchmark).records.outcomes(data)
+            known = kind in self._code.records.outcomes(data)
             return self._own.example(data, replies, kind) if known else None
 
     def together(self, records: Sequence[JSON]) -> tuple[Block, ...]:
@@ -118,13 +170,34 @@ class ReportCards:
             return tuple(self._own.together([self._completed(data) for data in records]))
 
     def _completed(self, data: JSON) -> JSON:
-        return (self.benchmark or Benchmark).records.completed(data)
+        return self._code.records.completed(data)
 
     def _guarded(self, about: str) -> AbstractContextManager[None]:
         """Guard an author's code. An odd record of a benchmark that ships is to blame itself: that error passes."""
         if self.benchmark is None:
             return nullcontext()
         return guarded(self.benchmark, about, *(() if self.benchmark.origin else ODD_SHAPE))
+
+
+def numbered(replies: Sequence[Completion]) -> Iterator[Block]:
+    """Yield a user's replies as they came."""
+    for order, completion in enumerate(replies, 1):
+        yield from quotes(completion, f"Reply {order}" if len(replies) > 1 else "Reply")
+
+
+def failure(data: JSON) -> Iterator[Block]:
+    """Yield what is shown of a user's failure."""
+    tries = f", after {data['tries']} tries" if "tries" in data else ""
+    yield Paragraph(f"Failed: {data.get('boundary')}: {data.get('kind')}{tries}")
+    yield Quote("Detail", str(data.get("detail")), open=True)
+
+
+def cut(block: Block, remedy: str, length: int = MAX_TEXT) -> Block:
+    """Return a block with its quoted text cut; `remedy` is where the whole text is."""
+    if not isinstance(block, Quote) or len(block.text) <= length:
+        return block
+    more = len(block.text) - length
+    return structs.replace(block, text=f"{block.text[:length]}\n… ({more} more characters: {remedy})")
 
 
 def _is_value(value: object) -> bool:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-import orjson
-from msgspec import UNSET, structs
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from harness.benchmark import Task
@@ -27,27 +26,25 @@ from harness.document import Block, Card, Heading, Page, Paragraph, Quote, Table
 from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.model import JSON, Completion, Record
 from harness.reporting import overview
-from harness.reporting.cards import ReportCards
+from harness.reporting.cards import ReportCards, cut
 from harness.reporting.report_files import NOT_A_REPORT
 from harness.reporting.reported import Reported
 from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.atomic import check_folder, replacing
-from harness.store.run import about, completion_of
+from harness.store.run import completion_of
 from harness.ui.streams import tell
 
 SAMPLE = 50
 """Users of a page, by default."""
-LIMIT = 2_000_000
+MAX_BYTES = 2_000_000
 """Largest page, in bytes: it is mailed, and opened on phones."""
-LONG = 20_000
-"""Longest text of a card, in characters."""
 EXAMPLE = 300
 """Longest example, in characters."""
 KINDS = 50
 """Most kinds of failures, and of invalid answers, on a page: this harness makes fewer, another user's folder may have
 any number."""
-NOT_SHOWN = "no page can show it"
+NOT_SHOWN, IN_FILES = "no page can show it", "the run's files have them"
 BLOCK = 1 << 20
 REPLIES_READ = 1 << 30
 """Most bytes of responses read at the end of a run; `report` reads any number."""
@@ -75,43 +72,49 @@ def attempt(write: Callable[[], object], label: str) -> bool:
     return True
 
 
-def write_page(source: Reported, chosen: PageOptions, path: Path | None = None) -> Path:
+def write_page(source: Reported, options: PageOptions, path: Path | None = None) -> Path:
     """Write the page of a report, with as many users as fit; return its path."""
     from harness.reporting import html
 
-    made, cards, reader = _opened(source, chosen)
-    drawn = reader.drawn(source.seed, chosen.users)
+    made, cards, reader = _opened(source, options)
+    drawn = reader.drawn(source.seed, options.users)
     examples = reader.first(_invalid(source.report))
-    reader.find_replies({reader.start_of_response(data) for data in (*drawn, *examples.values())}, chosen.patient)
+    wanted = {cards.response_start(data) for data in (*drawn, *examples.values())}
+    reader.find_replies(wanted, options.patient)
     records = [Record(str(data["user_id"]), data) for data in drawn]
     together = made_of(lambda shard: cards.together([record.data for record in shard]), records, NOT_SHOWN)
-    blocks = (*made.blocks, *_failures(source, cards, reader, examples), *together)
-    document = html.Document(made.title, blocks, warning=made.warning, tiles=made.tiles)
-    room, shown = LIMIT - len(document) - 4096, list[html.Shown]()
-    for card in map(html.Shown.of, map(reader.carded(cards), drawn)):
-        if card.size <= room:
+    page = replace(made, blocks=(*made.blocks, *_failures(source, cards, reader, examples), *together))
+    room = MAX_BYTES - 4096 - sum(map(_size, html.pieces(page)))
+    shown = list[html.UserCard]()
+    for data in drawn:
+        card = html.user_card(reader.card(cards, data))
+        size = _size(card.blocks) + 2 * _size(str(card.line)) + 100
+        if size <= room:
             shown.append(card)
-            room -= card.size
-    note = _note(source, cards, reader, chosen, len(drawn))
-    pieces = document.pieces(html.Browser(source.report.user, cards.columns, shown, note) if shown else None)
-    return _written(pieces, path, source.files.report("html"))
+            room -= size
+    note = _note(source, cards, reader, options, len(drawn))
+    browser = html.Browser(source.report.user, cards.columns, shown, note) if shown else None
+    return _written(html.pieces(page, browser=browser), path, source.files.report("html"))
 
 
-def write_all(source: Reported, chosen: PageOptions, path: Path | None = None) -> Path:
-    """Write a page of every user, of any size; the browser decodes each once it is picked."""
+def write_all(source: Reported, options: PageOptions, path: Path | None = None) -> Path:
+    """Write a page of every user, of any size; return its path."""
     from harness.reporting import html
 
-    made, cards, reader = _opened(source, chosen)
+    made, cards, reader = _opened(source, options)
     reader.find_replies(None, patient=True)
 
     def note(shown: int) -> str:
-        sentences = _all(source, cards, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
+        sentences = _all(source, shown), _left_out(len(reader) - shown), cards.missing(source.index is not None)
         return " ".join(filter(None, sentences))
 
-    every = map(html.Shown.of, map(reader.carded(cards), reader.all()))
-    document = html.Document(made.title, (), warning=made.warning, tiles=made.tiles)
-    pieces = document.pieces(html.Browser(source.report.user, cards.columns, every, note))
-    return _written(pieces, path, source.files.all_users)
+    every = (html.user_card(reader.card(cards, data)) for data in reader.all())
+    browser = html.Browser(source.report.user, cards.columns, every, note)
+    return _written(html.pieces(replace(made, blocks=()), browser=browser), path, source.files.all_users)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
@@ -125,10 +128,10 @@ def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
     return path or default
 
 
-def _opened(source: Reported, chosen: PageOptions) -> tuple[Page, ReportCards, _Reader]:
+def _opened(source: Reported, options: PageOptions) -> tuple[Page, ReportCards, _Reader]:
     try:
-        made = overview.page(source.report, posts=chosen.posts)
-        cards = ReportCards.of(source.report, source.benchmark, posts=chosen.posts)
+        made = overview.page(source.report, posts=options.posts)
+        cards = ReportCards.of(source.report, source.benchmark, posts=options.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:
         raise BadInput(f"{source.files.report('json')} is {NOT_A_REPORT}") from None
@@ -141,19 +144,19 @@ def _invalid(report: Report) -> list[str]:
 
 
 def _note(
-    source: Reported, cards: ReportCards, reader: _Reader, chosen: PageOptions, drawn: int
+    source: Reported, cards: ReportCards, reader: _Reader, options: PageOptions, drawn: int
 ) -> Callable[[int], str]:
     """Return a function from the number of users on the page to a note on who they are."""
-    (users, what), lines = _scored(source.report), min(len(reader), chosen.users)
+    (users, what), lines = _scored(source.report), min(len(reader), options.users)
 
     def note(shown: int) -> str:
         of = f"A sample of {shown} of the {users} {what}, drawn with seed {source.seed}"
         whole = lines == len(reader) and shown == drawn
-        sentences = [_all(source, cards, shown) if whole else f"{of}; `report --users all` writes them all."]
+        sentences = [_all(source, shown) if whole else f"{of}; `report --users all` writes them all."]
         sentences.append(_left_out(lines - drawn))
         if shown < drawn:
             sentences.append(
-                f"{drawn - shown} more were drawn, and left out to keep this page below {LIMIT / 1e6:g} MB: mostly "
+                f"{drawn - shown} more were drawn, and left out to keep this page below {MAX_BYTES / 1e6:g} MB: mostly "
                 f"those with much text and those late in the results, so the sample is biased towards the others."
             )
         if reader.impatient:
@@ -164,7 +167,7 @@ def _note(
     return note
 
 
-def _all(source: Reported, cards: ReportCards, shown: int) -> str:
+def _all(source: Reported, shown: int) -> str:
     users, what = _scored(source.report)
     return f"All {users} {what}." if shown == users else f"{shown} {what}; the report scores {users}."
 
@@ -261,7 +264,7 @@ class _Reader:
             return
         keys, offsets = array("q"), array("q")
         for line in log.lines(path):
-            start = line.text[: line.text.find(b',"request"')]
+            start = line.text[: line.text.find(b'"request"')]
             if wanted is None or start in wanted:
                 keys.append(hash(start))
                 offsets.append(line.offset)
@@ -269,44 +272,28 @@ class _Reader:
         self._keys = np.frombuffer(keys, np.int64)[order]
         self._offsets = np.frombuffer(offsets, np.int64)[order]
 
-    def replies(self, record: JSON) -> list[Completion]:
+    def replies(self, cards: ReportCards, record: JSON) -> list[Completion]:
         """Return those of a record's user and repeat, in the order in which they came; malformed lines are left out."""
-        user, key = str(record["user_id"]), hash(self.start_of_response(record))
+        user, key = str(record["user_id"]), hash(cards.response_start(record))
         places = self._offsets[slice(*np.searchsorted(self._keys, (key, key + 1)))]
-        found: list[Completion | None] = []
+        replies: list[Completion | None] = []
         with _reading(self._source.files.responses) as file:
-            for at in places:
-                line = log.line_at(file, int(at))
+            for offset in places:
+                line = log.line_at(file, int(offset))
                 data = log.parsed(line) if log.sound(line) else {}
-                found.append(completion_of(data) if data.get("user_id") == user else None)
-        return [completion for completion in found if completion is not None]
+                replies.append(completion_of(data) if data.get("user_id") == user else None)
+        return [completion for completion in replies if completion is not None]
 
-    def start_of_response(self, record: JSON) -> bytes:
-        """Return how the lines of the responses of a record's user and repeat begin."""
-        return orjson.dumps(about(str(record["user_id"]), self._repeat(record)))[:-1]
-
-    def _repeat(self, record: JSON) -> Any:
-        """Return which of its user's repeats a record is of; without repeats its member `repeat` is the benchmark's."""
-        return 1 if self._source.report.repeats is UNSET else record.get("repeat", 1)
-
-    def carded(self, cards: ReportCards) -> Callable[[JSON], Card]:
-        """Return a function that makes cards of records. Raise `BadInput` with the user of a malformed record."""
-
-        def card(data: JSON) -> Card:
-            user = str(data["user_id"])
-            with read_of(user, NOT_SHOWN):
-                made = cards.card(data, self._task(data), self.replies(data))
-            repeat = self._repeat(data)
-            name = made.key if repeat == 1 else f"{made.key} (repeat {repeat})"
-            return replace(made, key=name, blocks=tuple(map(_cut, made.blocks)))
-
-        return card
+    def card(self, cards: ReportCards, data: JSON) -> Card:
+        """Return the card of a record. Raise `BadInput` with the user of a malformed one."""
+        with read_of(str(data["user_id"]), NOT_SHOWN):
+            card = cards.card(data, self._task(data), self.replies(cards, data))
+        return replace(card, blocks=tuple(cut(block, IN_FILES) for block in card.blocks))
 
     def example(self, cards: ReportCards, data: JSON, kind: str) -> str | None:
         """Return a model's reply where its answer was invalid in this way."""
-        user = str(data["user_id"])
-        with read_of(user, NOT_SHOWN):
-            return cards.example(data, self.replies(data), kind)
+        with read_of(str(data["user_id"]), NOT_SHOWN):
+            return cards.example(data, self.replies(cards, data), kind)
 
     def _task(self, data: JSON) -> Task | None:
         """Return the task that a record was made of, None without tasks."""
@@ -349,10 +336,3 @@ def _reading(path: Path) -> Iterator[BinaryIO]:
             file = io.BytesIO()
         with file:
             yield file
-
-
-def _cut(block: Block) -> Block:
-    if isinstance(block, Quote) and len(block.text) > LONG:
-        more = len(block.text) - LONG
-        return structs.replace(block, text=f"{block.text[:LONG]}\n… ({more} more characters are in the run's files)")
-    return block

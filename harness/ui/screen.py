@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from harness.ui.cells import has
+
 
 @dataclass(frozen=True, slots=True)
 class Screen:
@@ -17,10 +19,7 @@ class Screen:
 
     def has(self, text: str) -> bool:
         """Return whether the encoding has these characters; False for an unknown encoding."""
-        try:
-            return bool(text.encode(self.encoding))
-        except (UnicodeError, LookupError):
-            return False
+        return has(self.encoding, text)
 
     @property
     def bars(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from harness.analysis import selection
@@ -13,6 +13,7 @@ from harness.document import Block, Quote, Verbatim
 from harness.errors import BadInput, in_brief
 from harness.option import command_options, option, whole
 from harness.options import options
+from harness.reporting.cards import cut
 from harness.reporting.text import rendered
 from harness.ui.console import console
 from harness.ui.streams import show
@@ -59,19 +60,14 @@ def execute(args: Options) -> int:
 def _print(run: SavedRun, args: Options) -> bool:
     """Print a user of a run, or its first users; return whether there was anything to print."""
     chosen = ShowOptions(args.full, args.with_posts, args.tasks_dir, args.results_dir)
-    blocks = users.of_user(run, chosen, args.user) if args.user else users.first(run, chosen, args.limit)
+    blocks = users.of_user(run, chosen, args.user) if args.user else list(users.first(run, chosen, args.limit))
+    if not args.full:
+        blocks = [cut(block, "--full shows them", LONG) for block in blocks]
     if blocks:
-        show(rendered(list(_with_lines(blocks, args.full)), max(console().width, NARROWEST)))
+        show(rendered([_in_lines(block) for block in blocks], max(console().width, NARROWEST)))
     return bool(blocks)
 
 
-def _with_lines(blocks: Iterable[Block], whole: bool) -> Iterator[Block]:
-    """Yield blocks with quoted texts in their own lines, below their label."""
-    for block in blocks:
-        if isinstance(block, Quote):
-            more = 0 if whole else max(0, len(block.text) - LONG)
-            rest = f"\n… ({more} more characters: --full shows them)" if more else ""
-            text = block.text[: len(block.text) - more]
-            yield Verbatim(f"[{block.label}]\n{text}{rest}")
-        else:
-            yield block
+def _in_lines(block: Block) -> Block:
+    """Return a quoted text in its own lines, below its label."""
+    return Verbatim(f"[{block.label}]\n{block.text}") if isinstance(block, Quote) else block

@@ -1,7 +1,7 @@
-"""A user of a saved run as blocks: the requests and replies in their order, then what the page shows of the user.
+"""A user of a saved run as blocks: the requests and replies in their order, then its card.
 
-Users' own texts are private, and prompts quote them. Without `private` neither is among the blocks, and replies are
-those of the user's card, which does not name the user.
+Users' own texts are private, and prompts quote them. Without `private` neither is among the blocks, and
+replies are those of the user's card, which does not name the user.
 """
 
 from __future__ import annotations
@@ -23,20 +23,17 @@ from harness.document import Block, Heading, Paragraph, Table
 from harness.engine.files import index_file
 from harness.errors import BadInput, HarnessError
 from harness.model import JSON, Completion
-from harness.reporting.cards import ReportCards
+from harness.reporting.cards import NOT_GIVEN, ReportCards, failure
 from harness.reporting.report_files import loaded
 from harness.scoring.reports import Report
 from harness.store import log
-from harness.store.run import about, completion_of
+from harness.store.run import completion_of
 from harness.store.tasks import TaskIndex
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
 REQUESTS, BLOCKS = 10, 100
 """Requests of a user, and blocks of the card, that are shown unless all are wanted."""
-
-NOTHING = "n/a"
-"""The text of a figure that a user does not have (`Metric.text`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,104 +46,81 @@ class ShowOptions:
     results: Path
 
 
-class Users:
-    """The users of a run; `opened` is None without its tasks. `private` is what their own texts are called if these are
-    left out, else empty."""
-
-    def __init__(self, run: SavedRun, chosen: ShowOptions, opened: tuple[Benchmark, TaskIndex] | None) -> None:
-        self._run, self._chosen, self._opened = run, chosen, opened
-        self._report = _report(run)
-        self._cards = ReportCards.of(self._report, opened and opened[0], posts=chosen.private)
-        self.private = self._cards.left_out
-
-    def listed(self, most: int) -> Iterator[Block]:
-        """Yield a table of the first users with their figures."""
-        rows = list[tuple[str, ...]]()
-        for _, data in log.objects(self._run.files.results):
-            if len(rows) == most:
-                break
-            with read_of(str(data.get("user_id"))):
-                rows.append((self._name(data), *self._cards.card(data, None, ()).figures))
-        scored = self._report.coverage.scored_users
-        yield Heading(f"{self._run.label}: {plural(scored, self._report.user)}")
-        user, *columns = zip((self._report.user, *self._cards.columns), *rows, strict=True)
-        kept = [column for column in columns if {*column[1:]} != {NOTHING}]  # a figure of all users is of none alone
-        head, *cells = zip(user, *kept, strict=True)
-        yield Table(head, tuple(cells))
-        if len(rows) < scored:
-            yield Paragraph(f"These are the first {len(rows)}; --limit N shows more.")
-
-    def record(self, data: JSON, plays: Plays | None) -> Iterator[Block]:
-        """Yield the blocks of a record; without `plays` its prompts are not known."""
-        played = plays.of(data) if plays else None
-        exchanges = played.exchanges if played else ()
-        card = self._cards.card(data, self._task(data), [] if exchanges else self._replies(data))
-        yield Heading(f"{self._run.label}: {self._report.user} {self._name(data)}")
-        figures = zip(self._cards.columns, card.figures, strict=False)
-        yield Paragraph(" · ".join(f"{name} {figure}" for name, figure in figures if figure != NOTHING))
-        if self.private:
-            yield Paragraph(f"{self.private} are private, and prompts quote them: --with-posts shows both.")
-        yield from self._first(list(conversation(exchanges)), REQUESTS, "requests")
-        yield from self._first([(block,) for block in card.blocks], BLOCKS, "blocks")
-
-    def failures(self, key: str, lines: Sequence[JSON]) -> Iterator[Block]:
-        """Yield the failures of a user."""
-        if lines:
-            yield Heading(f"{self._run.label}: failures of {self._report.user} {key}")
-            yield from (Paragraph(f"{of.get('boundary')}: {of.get('kind')}: {of.get('detail')}") for of in lines)
-
-    def _name(self, data: JSON) -> str:
-        repeat = f" (repeat {data['repeat']})" if self._run.manifest.repeats > 1 and "repeat" in data else ""
-        return f"{data['user_id']}{repeat}"
-
-    def _first(self, groups: Sequence[Sequence[Block]], most: int, what: str) -> Iterator[Block]:
-        shown = groups if self._chosen.every else groups[:most]
-        yield from (block for group in shown for block in group)
-        if len(shown) < len(groups):
-            yield Paragraph(f"{len(groups) - len(shown)} more {what}: --full shows them.")
-
-    def _replies(self, data: JSON) -> list[Completion]:
-        repeat = data.get("repeat", 1) if self._run.manifest.repeats > 1 else 1
-        start = orjson.dumps(about(str(data["user_id"]), repeat))[:-1] + b","
-        lines = (line.text for line in log.sound_lines(self._run.files.responses) if line.text.startswith(start))
-        return [made for line in lines if (made := completion_of(log.parsed(line)))]
-
-    def _task(self, data: JSON) -> Task | None:
-        if self._opened is None:
-            return None
-        benchmark, index = self._opened
-        if (position := index.current(data)) is None:
-            return None
-        return index.task(benchmark, position, self._run.files.subset)
-
-
-def of_user(run: SavedRun, chosen: ShowOptions, key: str) -> list[Block]:
+def of_user(run: SavedRun, options: ShowOptions, key: str) -> list[Block]:
     """Return the blocks of a user of a run, none for an unknown one. Without tasks, or trust in the run's code, there
     are fewer, and stderr says why. Raise `BadInput` if the run has no report yet."""
     records, failures = (list(_lines_of(path, key)) for path in (run.files.results, run.files.failures))
     if not records and not failures:
         return []
+    report, blocks = _report(run), list[Block]()
     with ExitStack() as held:
-        users = Users(run, chosen, _tasks(run, chosen, held))
-        plays = None if users.private or not records else _plays(run, chosen, held)
-        blocks = list[Block]()
+        tasks = _tasks(run, options, held)
+        cards = ReportCards.of(report, tasks and tasks[0], posts=options.private)
+        played = None if cards.left_out or not records else _plays(run, options, held)
         for data in records:
             with read_of(key):
-                blocks += users.record(data, plays)
-        return [*blocks, *users.failures(key, failures)]
+                blocks += _record(run, cards, options, data, _task(run, tasks, data), played)
+    if failures:
+        blocks.append(Heading(f"{run.label}: failures of {report.user} {key}"))
+    return [*blocks, *(block for data in failures for block in failure(data))]
 
 
-def first(run: SavedRun, chosen: ShowOptions, most: int) -> list[Block]:
-    """Return a table of the first users of a run. Raise `BadInput` if the run has no report yet."""
+def first(run: SavedRun, options: ShowOptions, most: int) -> Iterator[Block]:
+    """Yield a table of the first users of a run with their figures. Raise `BadInput` if the run has no report yet."""
+    report, rows = _report(run), list[tuple[str, ...]]()
     with ExitStack() as held:
-        return list(Users(run, chosen, _tasks(run, chosen, held)).listed(most))
+        tasks = _tasks(run, options, held)
+        cards = ReportCards.of(report, tasks and tasks[0], posts=options.private)
+        for _, data in log.objects(run.files.results):
+            if len(rows) == most:
+                break
+            with read_of(str(data.get("user_id"))):
+                rows.append((cards.name(data), *cards.figures(data)))
+    scored = report.coverage.scored_users
+    yield Heading(f"{run.label}: {plural(scored, report.user)}")
+    user, *columns = zip((report.user, *cards.columns), *rows, strict=True)
+    # A figure of all users together is of none alone.
+    given = [column for column in columns if {*column[1:]} != {NOT_GIVEN}]
+    head, *cells = zip(user, *given, strict=True)
+    yield Table(head, tuple(cells))
+    if len(rows) < scored:
+        yield Paragraph(f"These are the first {len(rows)}; --limit N shows more.")
 
 
-def _tasks(run: SavedRun, chosen: ShowOptions, held: ExitStack) -> tuple[Benchmark, TaskIndex] | None:
+def _record(
+    run: SavedRun, cards: ReportCards, options: ShowOptions, data: JSON, task: Task | None, played: Plays | None
+) -> Iterator[Block]:
+    """Yield the blocks of a record; without `played` its prompts are not known."""
+    transcript = played.of(data) if played else None
+    requests = list(conversation(transcript.exchanges if transcript else ()))
+    card = cards.card(data, task, [] if requests else _replies(run, cards, data))
+    user = cards.report.user if cards.report else ""
+    yield from cards.heading(card, f"{run.label}: {user} ")
+    if cards.left_out:
+        yield Paragraph(f"{cards.left_out} are private, and prompts quote them: --with-posts shows both.")
+    yield from _first(options, requests, REQUESTS, "requests")
+    yield from _first(options, [(block,) for block in card.blocks], BLOCKS, "blocks")
+
+
+def _first(options: ShowOptions, groups: Sequence[Sequence[Block]], most: int, what: str) -> Iterator[Block]:
+    shown = groups if options.every else groups[:most]
+    yield from (block for group in shown for block in group)
+    if len(shown) < len(groups):
+        yield Paragraph(f"{len(groups) - len(shown)} more {what}: --full shows them.")
+
+
+def _replies(run: SavedRun, cards: ReportCards, data: JSON) -> list[Completion]:
+    start = cards.response_start(data)
+    lines = (line.text for line in log.sound_lines(run.files.responses) if line.text.startswith(start))
+    completions = (completion_of(log.parsed(line)) for line in lines)
+    return [completion for completion in completions if completion]
+
+
+def _tasks(run: SavedRun, options: ShowOptions, held: ExitStack) -> tuple[Benchmark, TaskIndex] | None:
     try:
-        benchmark = run.as_it_was(chosen.tasks, play=False)
-        path = run.tasks(chosen.tasks)
-        index = index_file(benchmark, run.files.subset, path, chosen.results, run.manifest.selection)
+        benchmark = run.as_it_was(options.tasks, play=False)
+        path = run.tasks(options.tasks)
+        index = index_file(benchmark, run.files.subset, path, options.results, run.manifest.selection)
     except HarnessError as error:
         tell(f"{run.label}: without its tasks ({error})")
         return None
@@ -154,9 +128,17 @@ def _tasks(run: SavedRun, chosen: ShowOptions, held: ExitStack) -> tuple[Benchma
     return benchmark, index
 
 
-def _plays(run: SavedRun, chosen: ShowOptions, held: ExitStack) -> Plays | None:
+def _task(run: SavedRun, tasks: tuple[Benchmark, TaskIndex] | None, data: JSON) -> Task | None:
+    if tasks is None:
+        return None
+    benchmark, index = tasks
+    position = index.current(data)
+    return None if position is None else index.task(benchmark, position, run.files.subset)
+
+
+def _plays(run: SavedRun, options: ShowOptions, held: ExitStack) -> Plays | None:
     try:
-        return held.enter_context(plays.opened(run, chosen.tasks, chosen.results))
+        return held.enter_context(plays.opened(run, options.tasks, options.results))
     except HarnessError as error:
         tell(f"{run.label}: without prompts ({error})")
         return None

@@ -7,9 +7,9 @@ for. Selections, and runs side by side, need the server.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from harness.commands.view.reading import Chosen, Folder
@@ -21,9 +21,6 @@ from harness.store import atomic
 PAGE = {"": {"page"}, "run": {"name", "subset", "part"}, "users": {"name", "subset", "page"}}
 PAGE["user"] = {"name", "subset", "user", "part"}
 """The views that are written, and what their addresses are made of."""
-NOWHERE = re.compile(r'<a (?:[^>]*? )?href=""[^>]*>(.*?)</a>', re.DOTALL)
-"""A link to what is not written: its text stays."""
-View = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class _Files:
@@ -31,33 +28,31 @@ class _Files:
 
     def __init__(self, folder: Folder, most: int) -> None:
         self._folder, self._most = folder, most
-        self._names: dict[View, str] = {}
-        self.left = deque[View]()
+        self._known = set[str]()
+        self.left = deque[tuple[str, str, dict[str, str]]]()
 
     def link(self, view: str, **arguments: object) -> str:
         """Return the file of a view, empty for one that is not written."""
         if view in ASSETS:
             return view
-        given = {key: str(value) for key, value in arguments.items() if key in PAGE.get(view, ())}
-        given = {key: value for key, value in given.items() if not (key in ("page", "part") and value == "1")}
-        if view not in PAGE or not self._is_within(view, given):
+        about = {key: str(value) for key, value in arguments.items() if key in PAGE.get(view, ())}
+        about = {key: value for key, value in about.items() if (key, value) not in (("page", "1"), ("part", "1"))}
+        if view not in PAGE or not self._is_within(view, about):
             return ""
-        wanted: View = view, tuple(sorted(given.items()))
-        if wanted not in self._names:
-            digest = hashlib.blake2b(repr(wanted).encode("utf-8", "replace"), digest_size=8).hexdigest()
-            self._names[wanted] = f"{view}-{digest}.html" if view or given else "index.html"
-            self.left.append(wanted)
-        return self._names[wanted]
+        content = repr((view, sorted(about.items()))).encode("utf-8", "replace")
+        digest = hashlib.blake2b(content, digest_size=8).hexdigest()
+        name = f"{view}-{digest}.html" if view or about else "index.html"
+        if name not in self._known:
+            self._known.add(name)
+            self.left.append((name, view, about))
+        return name
 
-    def name(self, view: View) -> str:
-        return self._names[view]
-
-    def _is_within(self, view: str, given: Mapping[str, str]) -> bool:
+    def _is_within(self, view: str, about: Mapping[str, str]) -> bool:
         if view == "users":
-            return (int(given.get("page", "1")) - 1) * USERS < max(1, self._most)
+            return (int(about.get("page", "1")) - 1) * USERS < max(1, self._most)
         if view == "user":
-            run = self._folder.run(given["name"], given["subset"])
-            numbers: Sequence[int] = run.users.numbers_of(given["user"]) if run else ()
+            run = self._folder.run(about["name"], about["subset"])
+            numbers: Sequence[int] = run.users.numbers_of(about["user"]) if run else ()
             return bool(run) and (numbers[0] if numbers else 0) < self._most
         return True
 
@@ -82,10 +77,6 @@ def pages(chosen: Chosen, most: int) -> Iterator[tuple[str, bytes]]:
     yield from ((name, asset(name)) for name in ASSETS)
     to.link("")
     while to.left:
-        wanted = to.left.popleft()
-        view, given = wanted
-        try:
-            page = site.page(view, {key: [value] for key, value in given})
-        except NotThere:
-            continue
-        yield to.name(wanted), NOWHERE.sub(r"\1", page.decode()).encode()
+        name, view, about = to.left.popleft()
+        with suppress(NotThere):
+            yield name, site.page(view, {key: [value] for key, value in about.items()})

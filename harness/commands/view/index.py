@@ -1,6 +1,6 @@
 """Where the lines of a growing file begin, and whom they are about. New bytes are read once; no line is kept.
 
-Of each line 16 bytes and its user's key are held, so a file of 100,000 users takes some megabytes. A file that was
+Of each line its place and its user's key are held, so a file of 100,000 users takes some megabytes. A file that was
 replaced, or cut off, is read again from its beginning.
 """
 
@@ -11,15 +11,13 @@ import os
 import re
 import threading
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import thread_time
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from harness.benchmarks.files import LINE_MOST, open_regular
 from harness.model import JSON
@@ -33,12 +31,14 @@ KEY_MOST = 512
 """Bytes of a line in which its user's key is looked for."""
 ABOUT = re.compile(rb'\{"user_id":(?:"((?:[^"\\]|\\.)*)"|([^",][^,]*),)')
 """How lines begin that name a user: by a text as JSON writes it, or by a number."""
-CODES = 255
-"""Most outcomes that are told apart."""
 
 
-Describe = Callable[[JSON | None], tuple[str, bool, Iterable[float]]]
-"""Returns the outcome of an object, whether it was repaired, and its values; of None for a line without one."""
+class Described(NamedTuple):
+    """What a line says: the outcome (of several the first that is not valid), and figures, NaN for none."""
+
+    outcome: str
+    is_repaired: bool
+    figures: tuple[float, ...]
 
 
 class LineIndex:
@@ -56,7 +56,7 @@ class LineIndex:
         self._identity = identity
         self._end = 0
         self.stopped: int | None = None
-        self._starts, self._key_ends, self._keys = array("q"), array("q"), bytearray()
+        self._starts, self._keys = array("q"), list[str]()
         self.generation = object()
         """Another object after the file was replaced."""
 
@@ -100,41 +100,20 @@ class LineIndex:
         start = 0
         while (line_end := lines.find(b"\n", start)) >= 0:
             self._starts.append(self._end + start)
-            found = ABOUT.match(lines, start, min(start + KEY_MOST, line_end))
-            self._keys += (found[1] or found[2] or b"") + b"\n" if found else b"\n"
-            self._key_ends.append(len(self._keys))
+            self._keys.append(_key(ABOUT.match(lines, start, min(start + KEY_MOST, line_end))))
             start = line_end + 1
 
-    def searched(self, text: str) -> list[int]:
-        """Return the numbers of the lines whose user's key contains a text."""
-        return self._having(_escaped(text)) if text else []
+    def searched(self, text: str) -> Sequence[int]:
+        """Return the numbers of the lines whose user's key contains a text; of all lines for an empty one."""
+        return [number for number, key in enumerate(self._keys) if text in key] if text else range(len(self))
 
     def numbers_of(self, key: str) -> list[int]:
         """Return the numbers of the lines about a user."""
-        wanted = _escaped(key) + b"\n"
-        with self.lock:
-            first = [0] if self._keys.startswith(wanted) else []
-            return first + [number + 1 for number in self._having(b"\n" + wanted)]
-
-    def _having(self, needle: bytes) -> list[int]:
-        """Return the lines in whose keys, one after the other, a needle begins; each once."""
-        with self.lock:
-            at, ends, found = -1, np.array(self._key_ends, np.int64), list[int]()
-            while (at := self._keys.find(needle, at + 1)) >= 0:
-                found.append(line := int(np.searchsorted(ends, at, side="right")))
-                at = int(ends[line]) - 1
-        return found
+        return [number for number, other in enumerate(self._keys) if other == key]
 
     def key(self, number: int) -> str:
         """Return the key of a line's user; empty without one, or without such a line."""
-        with self.lock:
-            if not 0 <= number < len(self):
-                return ""
-            key = self._keys[(self._key_ends[number - 1] if number else 0) : self._key_ends[number] - 1]
-        try:
-            return str(orjson.loads(b'"' + key + b'"'))
-        except ValueError:
-            return ""
+        return self._keys[number] if 0 <= number < len(self._keys) else ""
 
     def objects(self, numbers: Iterable[int]) -> Iterator[tuple[int, JSON | None]]:
         """Yield the objects of lines; None for one that is not as it was written, or too long to be shown."""
@@ -143,60 +122,25 @@ class LineIndex:
                 yield number, _object(file, self._starts[number]) if file else None
 
 
-class Facets:
-    """What users can be selected and sorted by, of the lines of an index: read once, in steps.
+class Facts:
+    """What users are selected and sorted by, of each line of an index: read once, in steps."""
 
-    `outcomes`, `repaired` and `values` are by line; a user has the first outcome that is not valid.
-    """
-
-    def __init__(self, index: LineIndex, columns: int) -> None:
-        self.index = index
+    def __init__(self, index: LineIndex) -> None:
+        self._index = index
         self._generation = index.generation
-        self.names: dict[str, int] = {}
-        self._codes, self._repaired = array("B"), array("B")
-        self._values = [array("f") for _ in range(columns)]
+        self._lines = list[Described]()
 
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    @property
-    def is_of_now(self) -> bool:
-        """Return whether the file is still the one that was read."""
-        return self._generation is self.index.generation
-
-    def advance(self, about: Describe, seconds: float) -> bool:
-        """Read further lines for about so many seconds of this thread; return whether that was all."""
-        with self.index.lock:
+    def now(self, describe: Callable[[JSON | None], Described], seconds: float) -> list[Described]:
+        """Read further lines for about so many seconds of this thread; return what all lines so far say."""
+        with self._index.lock:
+            if self._generation is not self._index.generation:
+                self._generation, self._lines = self._index.generation, []
             until = thread_time() + seconds
-            for _, data in self.index.objects(range(len(self), len(self.index))):
-                outcome, repaired, values = about(data)
-                self._codes.append(self._code(outcome))
-                self._repaired.append(repaired)
-                for column, value in zip(self._values, values, strict=True):
-                    column.append(value)
+            for _, data in self._index.objects(range(len(self._lines), len(self._index))):
+                self._lines.append(describe(data))
                 if thread_time() > until:
                     break
-            return len(self) == len(self.index)
-
-    def _code(self, outcome: str) -> int:
-        if len(self.names) < CODES:
-            self.names.setdefault(outcome, len(self.names))
-        return self.names.get(outcome, CODES)
-
-    def outcomes(self) -> dict[str, int]:
-        """Return how many of the users read so far have each outcome."""
-        counts = np.bincount(np.array(self._codes, np.uint8), minlength=CODES + 1)
-        return {name: int(counts[code]) for name, code in self.names.items()}
-
-    def having(self, outcome: str) -> NDArray[np.bool_]:
-        return np.asarray(np.array(self._codes, np.uint8) == self.names.get(outcome, CODES))
-
-    @property
-    def repaired(self) -> NDArray[np.bool_]:
-        return np.array(self._repaired, np.bool_)
-
-    def values(self, column: int) -> NDArray[np.float32]:
-        return np.array(self._values[column], np.float32)
+            return self._lines
 
 
 @contextmanager
@@ -256,9 +200,15 @@ def _object(file: BinaryIO, offset: int) -> JSON | None:
     return data
 
 
-def _escaped(text: str) -> bytes:
-    """Return a text as it is within a string of JSON."""
-    return orjson.dumps(text.encode("utf-8", "replace").decode())[1:-1]
+def _key(about: re.Match[bytes] | None) -> str:
+    """Return the user that a line begins with, empty for none."""
+    if about is None:
+        return ""
+    text, number = about.groups()
+    try:
+        return str(orjson.loads(number if text is None else b'"%b"' % text))
+    except ValueError:
+        return ""
 
 
 def _to_line_end(file: BinaryIO) -> int | None:

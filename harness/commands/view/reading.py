@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-import orjson
 from msgspec import Struct
 
 from harness.analysis.imported import imported
@@ -29,37 +29,37 @@ from harness.analysis.saved_runs import SavedRun
 from harness.benchmark import VALID, Benchmark, Task
 from harness.benchmarks import registry, tasks
 from harness.benchmarks.records import ODD_SHAPE, read_of
-from harness.benchmarks.rendering import quotes
-from harness.commands.view.index import Facets, LineIndex, last_lines, lines_beginning, opened
+from harness.commands.view.index import Described, Facts, LineIndex, last_lines, lines_beginning, opened
 from harness.commands.view.interim import Interim, interim
-from harness.document import Block, Chart, Heading, Paragraph, Quote, Series
+from harness.document import Block, Chart, Heading, Paragraph, Series
 from harness.engine import control_calls as calls
 from harness.errors import BadInput, HarnessError
-from harness.model import JSON, Completion, Snapshot, Where
+from harness.model import JSON, Snapshot, Where
 from harness.options.plan import sampling_again
 from harness.reporting import report_files
-from harness.reporting.cards import ReportCards
-from harness.reporting.report import shown_blocks
+from harness.reporting.cards import ReportCards, cut, failure, numbered
 from harness.scoring.reports import Report
 from harness.store import log
 from harness.store.files import RunFiles, runs
 from harness.store.jsonl import elements, plain_lines
 from harness.store.lock import held
 from harness.store.manifest import RUNNING, Manifest, load
-from harness.store.run import about, completion_of
+from harness.store.run import completion_of
 from harness.store.tasks import line_digest
 
 T = TypeVar("T")
 UNREADABLE = "unreadable line"
-REPLIES_MOST = 1000
+MAX_REPLIES = 1000
 """Replies of a user that are shown."""
 REPLIES_READ = 1 << 32
 """Bytes of a responses file in which a user's replies are looked for: a page takes some seconds at most."""
 NOT_ALL_READ = (
     "The responses file is very large, and only its beginning is looked at here: `harness show` reads all of it."
 )
-VALUES = 4
-"""Columns of values of users, where the benchmark names none."""
+DAMAGED = "A line about this user is damaged, or too long to be shown."
+PAUSE_SECONDS = 60.0
+"""Between two lines of a log, which come every ten seconds: nothing ran meanwhile."""
+TIMES = (("hours", 3600), ("minutes", 60), ("seconds", 1))
 HISTORY = 1 << 22
 """Bytes of the end of a run's log that curves are drawn from."""
 
@@ -124,7 +124,7 @@ class Viewed:
         self.users, self.failures = LineIndex(files.results), LineIndex(files.failures)
         self._manifest = Cached[Manifest](files.manifest, load)
         self._report = Cached[Report](files.report("json"), report_files.loaded)
-        self._facets: Facets | None = None
+        self._facts = Facts(self.users)
         self._interim: Interim | None = None
         self._asked = -math.inf
         self._snapshot: Snapshot | None = None
@@ -223,103 +223,66 @@ class Viewed:
     # Users
 
     @property
-    def _cards(self) -> ReportCards | None:
-        report = self.report
-        return ReportCards.of(report, self.shipped, posts=self.chosen.posts) if report else None
+    def cards(self) -> ReportCards:
+        return ReportCards(self.report, self.shipped, self.chosen.posts, self.repeats)
 
-    @cached_property
-    def _first_values(self) -> tuple[str, ...]:
-        """Return the names of the first values of a record, of a run without report whose benchmark does not ship."""
-        data = next((data for _, data in self.users.objects(range(min(1, len(self.users))))), None)
-        values = (data or {}).get("metrics")
-        return tuple(map(str, values))[:VALUES] if isinstance(values, dict) else ()
+    def facts(self, seconds: float) -> Sequence[Described]:
+        """Return what users can be selected by, of those that are read so far."""
+        return self._facts.now(partial(_described, self.cards), seconds)
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the heads of users' figures."""
-        if cards := self._cards:
-            return cards.columns
-        return tuple((self.shipped or Benchmark).cards.columns) or self._first_values
+    def outcomes(self) -> list[str]:
+        """Return the outcomes that users have, as far as they are known."""
+        report = self.report
+        known = list(report.diagnostics.invalid) if report else []
+        return list(dict.fromkeys([VALID, *known, *[described.outcome for described in self.facts(0.0)]]))
 
-    def figures(self, data: JSON) -> tuple[str, ...]:
-        """Return a user's figures as text; empty ones of a record of another shape."""
-        try:
-            if self.shipped and self.shipped.cards.columns:
-                return tuple(map(str, self.shipped.cards.figures(data)))
-            values = data["metrics"]
-            if (report := self.report) is None:
-                first = map(values.get, self._first_values)
-                return tuple(f"{value:.4g}" if isinstance(value, int | float) else "" for value in first)
-            of = [(report.units[name], values.get(name)) for name in report.headline]
-            return tuple(metric.text(value) if _is_value(value) else "" for metric, value in of)
-        except ODD_SHAPE:
-            return ("",) * len(self.columns)
+    def row(self, number: int, data: JSON | None) -> tuple[str, ...]:
+        """Return a user's name, outcome and figures."""
+        described = _described(self.cards, data)
+        repaired = ", repaired" if described.is_repaired else ""
+        return self._name(number, data), f"{described.outcome}{repaired}", *_figures(self.cards, data)
 
-    def described(self, data: JSON | None) -> tuple[str, bool, Sequence[float]]:
-        """Return a user's outcome, whether a reply was repaired, and its figures as numbers."""
-        nothing = (math.nan,) * len(self.columns)
-        if data is None:
-            return UNREADABLE, False, nothing
-        records = (self.shipped or Benchmark).records
-        try:
-            outcomes = [str(one) for one in records.outcomes(data)]
-            repaired = any(True for _ in records.repairs(data))
-        except ODD_SHAPE:
-            return "another shape", False, nothing
-        outcome = next((one for one in outcomes if one != VALID), VALID)
-        return outcome, repaired, tuple(map(_number, self.figures(data)))
+    def failed_row(self, number: int, data: JSON | None) -> tuple[str, ...]:
+        why = f"{data.get('boundary')}: {data.get('kind')}" if data else UNREADABLE
+        return self._name(number, data), why
 
-    def facets(self, seconds: float) -> tuple[Facets, bool]:
-        """Return what users can be selected by, and whether all users are read."""
-        with self.users.lock:
-            if self._facets is None or not self._facets.is_of_now:
-                self._facets = Facets(self.users, len(self.columns))
-            return self._facets, self._facets.advance(self.described, seconds)
+    def _name(self, number: int, data: JSON | None) -> str:
+        return self.cards.name(data) if data and "user_id" in data else f"line {number + 1}"
 
-    def replies(self, data: JSON) -> list[Completion]:
-        """Return the saved replies of a record's user and repeat, in the order in which they came."""
-        return [made for line in self._reply_lines(data) if (made := completion_of(line))]
+    def blocks_of(self, key: str) -> list[Block]:
+        """Return the blocks of all records and failures of a user."""
+        self.users.advance()
+        self.failures.advance()
+        blocks = list[Block]()
+        for _, data in self.users.objects(self.users.numbers_of(key)):
+            blocks += self._blocks(data) if data else [Paragraph(DAMAGED)]
+        for _, data in self.failures.objects(self.failures.numbers_of(key)):
+            blocks += [Heading("Failure"), *failure(data)] if data else []
+        return [cut(block, "`harness show --full` shows them") for block in blocks]
 
-    def _repeat(self, data: JSON) -> int:
-        repeat = data.get("repeat") if self.repeats > 1 else 1
-        return repeat if isinstance(repeat, int) else 1
-
-    def _reply_lines(self, data: JSON) -> list[JSON]:
-        start = orjson.dumps(about(str(data["user_id"]), self._repeat(data)))[:-1] + b","
-        lines = lines_beginning(self.files.responses, start, REPLIES_MOST, REPLIES_READ)
-        return [log.parsed(line) for line in lines if log.sound(line)]
-
-    def blocks(self, data: JSON) -> list[Block]:
-        """Return what is shown of a user: requests if posts are, then the card."""
-        key = str(data.get("user_id"))
+    def _blocks(self, data: JSON) -> list[Block]:
+        """Return what is shown of a record: requests if posts are, then the card."""
+        cards, blocks = self.cards, list[Block]()
         task, exchanges, why = self._private(data) if self.chosen.posts else (None, (), "")
-        made: list[Block] = [Paragraph(why)] if why else []
+        blocks += [Paragraph(why)] if why else []
         with opened(self.files.responses) as responses:
             if responses and os.fstat(responses.fileno()).st_size > REPLIES_READ:
-                made.append(Paragraph(NOT_ALL_READ))
-        made += [block for blocks in conversation(exchanges) for block in blocks]
-        replies = [] if exchanges else self.replies(data)
+                blocks.append(Paragraph(NOT_ALL_READ))
+        blocks += [block for request in conversation(exchanges) for block in request]
+        completions = () if exchanges else map(completion_of, self._reply_lines(data))
+        replies = [completion for completion in completions if completion]
         try:
-            with read_of(key):
-                return [*made, *self._card(data, task, replies)]
+            with read_of(str(data["user_id"])):
+                card = cards.card(data, task, replies)
         except HarnessError as error:
-            return [*made, Paragraph(str(error)), *([] if self.left_out else _numbered(replies))]
+            shown = () if cards.left_out else numbered(replies)
+            return [Heading(cards.name(data)), *blocks, Paragraph(str(error)), *shown]
+        return [*cards.heading(card), *blocks, *card.blocks]
 
-    def _card(self, data: JSON, task: Task | None, replies: Sequence[Completion]) -> Sequence[Block]:
-        if cards := self._cards:
-            return cards.card(data, task, replies).blocks
-        if self.shipped:
-            return list(shown_blocks(self.shipped.cards.card(data, task, replies) or (), posts=self.chosen.posts))
-        outcome, _, _ = self.described(data)
-        values = {name: data[name] for name in ("metrics", "answer") if name in data}
-        answer = orjson.dumps(values, option=orjson.OPT_INDENT_2).decode()
-        return [Paragraph(f"Outcome: {outcome}."), Quote("Record", answer, open=True), *_numbered(replies)]
-
-    @property
-    def left_out(self) -> str:
-        """Return what is not shown without posts; empty if all is."""
-        private = (self.shipped or Benchmark).cards.private
-        return private if private and not self.chosen.posts else ""
+    def _reply_lines(self, data: JSON) -> list[JSON]:
+        lines = lines_beginning(self.files.responses, self.cards.response_start(data), MAX_REPLIES, REPLIES_READ)
+        return [log.parsed(line) for line in lines if log.sound(line)]
 
     # Private texts
 
@@ -331,7 +294,7 @@ class Viewed:
             if task is None:
                 return None, (), "The task of this user is not in the tasks file any more, so no prompt is shown."
             sampling, lines = sampling_again(self._saved.manifest), self._reply_lines(data)
-            played = asyncio.run(transcript(benchmark, sampling, task, self._repeat(data), lines, data))
+            played = asyncio.run(transcript(benchmark, sampling, task, self.cards.repeat(data), lines, data))
         except HarnessError as error:
             return None, (), f"No prompts: {error}"
         return task, played.exchanges if played else (), "" if played else "The saved replies do not give this record."
@@ -364,8 +327,8 @@ class Viewed:
 
     def curves(self) -> list[Chart]:
         """Return scores, speed, latency, limit and cost over the time of the log, in minutes."""
-        lines = [*_progress(last_lines(self.files.events, HISTORY))]
-        return [*_charts(lines)] if len(lines) > 1 else []
+        lines = list(_progress(last_lines(self.files.events, HISTORY)))
+        return list(_charts(list(_with_pauses(lines)))) if len(lines) > 1 else []
 
 
 def _progress(lines: Iterable[bytes]) -> Iterator[Progress]:
@@ -376,27 +339,58 @@ def _progress(lines: Iterable[bytes]) -> Iterator[Progress]:
                 yield msgspec.json.decode(line, type=Progress, strict=False)  # amounts are text
 
 
+def _with_pauses(lines: Sequence[Progress]) -> Iterator[Progress]:
+    """Yield lines with an empty one wherever nothing ran, so that curves stop there."""
+    for before, line in pairwise([lines[0], *lines]):
+        if line.time - before.time > PAUSE_SECONDS:
+            yield Progress(before.time + 1.0)
+        yield line
+
+
 def _charts(lines: Sequence[Progress]) -> Iterator[Chart]:
-    last, minutes = lines[-1], tuple(round((one.time - lines[0].time) / 60, 3) for one in lines)
+    """Yield a chart of each figure that is known."""
+    last, span = lines[-1], lines[-1].time - lines[0].time
+    unit, size = next((unit, size) for unit, size in TIMES if span >= 2 * size or size == 1)
+    times = tuple(round((line.time - lines[0].time) / size, 3) for line in lines)
 
-    def chart(
-        title: str, unit: str, values: Mapping[str, Sequence[float | None]], percent: bool = False
-    ) -> Iterator[Chart]:
-        known = tuple(Series(name, tuple(of)) for name, of in values.items() if any(one is not None for one in of))
-        if known:
-            yield Chart("curve", title, minutes, "minutes", unit, known, percent=percent)
+    def chart(title: str, label: str, values: Mapping[str, Sequence[float | None]]) -> Iterator[Chart]:
+        known = {name: of for name, of in values.items() if any(value is not None for value in of)}
+        series = tuple(Series(name, tuple(of)) for name, of in known.items())
+        if series:
+            yield Chart("curve", title, times, unit, label, series, percent=not label)
 
-    for unit in dict.fromkeys(last.units.get(name) for name in last.scores):
-        names = [name for name in last.scores if last.units.get(name) == unit]
-        scores = {name: [one.scores.get(name) for one in lines] for name in names}
-        yield from chart("Running scores", unit or "", scores, percent=unit is None)
-    yield from chart("Speed", "steps a second", {"steps": [one.rate for one in lines]})
-    latency = zip(*(one.latency or (None, None) for one in lines), strict=True)
+    for label in dict.fromkeys(last.units.get(name) for name in last.scores):
+        names = [name for name in last.scores if last.units.get(name) == label]
+        yield from chart(
+            "Running scores", label or "", {name: [line.scores.get(name) for line in lines] for name in names}
+        )
+    yield from chart("Speed", "steps a second", {"steps": [line.rate for line in lines]})
+    latency = zip(*(line.latency or (None, None) for line in lines), strict=True)
     yield from chart("Latency", "seconds", dict(zip(("median", "95 %"), latency, strict=True)))
-    flight = {"limit": [one.limit for one in lines], "in flight": [one.in_flight for one in lines]}
+    flight = {"limit": [line.limit for line in lines], "in flight": [line.in_flight for line in lines]}
     yield from chart("Requests in flight", "requests", flight)
     for currency in last.cost:
-        yield from chart("Cost", currency, {"cost": [one.cost.get(currency) for one in lines]})
+        yield from chart("Cost", currency, {"cost": [line.cost.get(currency) for line in lines]})
+
+
+def _figures(cards: ReportCards, data: JSON | None) -> tuple[str, ...]:
+    """Return a user's figures as text; empty ones of a record of another shape."""
+    try:
+        return cards.figures(data) if data else ("",) * len(cards.columns)
+    except (HarnessError, *ODD_SHAPE):
+        return ("",) * len(cards.columns)
+
+
+def _described(cards: ReportCards, data: JSON | None) -> Described:
+    """Return a user's outcome, whether a reply was repaired, and its figures as numbers."""
+    figures = tuple(map(_number, _figures(cards, data)))
+    if data is None:
+        return Described(UNREADABLE, False, figures)
+    try:
+        invalid = [outcome for outcome in cards.outcomes(data) if outcome != VALID]
+        return Described(invalid[0] if invalid else VALID, cards.repaired(data), figures)
+    except ODD_SHAPE:
+        return Described("another shape", False, figures)
 
 
 class Folder:
@@ -423,10 +417,6 @@ class Folder:
         return self._runs.get((name, subset))
 
 
-def _numbered(replies: Sequence[Completion]) -> list[Block]:
-    return [quote for number, one in enumerate(replies, 1) for quote in quotes(one, f"Reply {number}")]
-
-
 def _is_text(name: str) -> bool:
     try:
         name.encode()
@@ -435,21 +425,9 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _is_value(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))
-
-
+@lru_cache(maxsize=10_000)  # figures of many users are the same ones, and need no room of their own then
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def failure_blocks(data: JSON) -> list[Block]:
-    """Return what is shown of a user's failure."""
-    return [
-        Heading("Failure"),
-        Paragraph(f"{data.get('boundary')}: {data.get('kind')}, after {data.get('tries')} tries"),
-        Quote("Detail", str(data.get("detail")), open=True),
-    ]

@@ -67,6 +67,7 @@ POLL_SECONDS = 0.1
 
 ASSETS = {
     "page.css": ("harness.reporting", "text/css; charset=utf-8"),
+    "page.js": ("harness.reporting", "text/javascript; charset=utf-8"),
     "view.css": ("harness.commands.view", "text/css; charset=utf-8"),
     "view.js": ("harness.commands.view", "text/javascript; charset=utf-8"),
 }

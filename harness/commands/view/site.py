@@ -1,54 +1,52 @@
-"""The pages of the viewer, made of what `reading` reads: HTML that can be read without a script.
+"""The pages of the viewer: content of what `reading` reads, as HTML that can be read without a script.
 
-Nothing of a run is markup: every text is escaped, and characters that control a terminal or the reading direction are
-shown as escapes. A page has at most about `PAGE_MOST` bytes; what is longer is divided.
+Every text is escaped by the shared renderer. A page has at most about `PAGE_BYTES` of blocks; what is
+longer is divided.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from itertools import zip_longest
+from dataclasses import replace
+from itertools import groupby, zip_longest
 from typing import Any, TypeVar
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
-from msgspec import UnsetType, structs
+from markupsafe import Markup
 
-from harness.benchmarks import registry, rendering
+from harness.benchmarks import registry
 from harness.benchmarks.records import ODD_SHAPE
-from harness.commands.view.index import Facets
-from harness.commands.view.reading import UNREADABLE, Folder, Viewed, failure_blocks, stamp
+from harness.commands.view import overview
+from harness.commands.view.reading import Folder, Viewed, stamp
 from harness.cost import money_text
-from harness.document import Block, Chart, Heading, Page, Paragraph, Quote, Sketch, Tile, cell_text
+from harness.document import Block, Heading, Page, Paragraph, Quote, Table
 from harness.errors import HarnessError
-from harness.model import JSON, Snapshot, SubsetProgress
-from harness.printable import in_lines, on_one_line
-from harness.reporting import report as overview
-from harness.reporting.charts import drawn
+from harness.reporting.html import rendered, templates
 from harness.reporting.overview import page as report_page
 from harness.scoring.reports import Report
+from harness.store.manifest import RUNNING
 from harness.ui import words
 from harness.ui.words import plural
 
 T = TypeVar("T")
+Row = tuple[Block | None, ...]
 USERS, RUNS = 50, 100
 """Rows of a page."""
-PAGE_MOST = 120_000
-"""Bytes of blocks on a page."""
-SHOWN_MOST = 4_000_000
-"""Bytes of blocks on all pages of a report or user: far more than a run has, and a few seconds of work at most."""
+PAGE_BYTES = 120_000
+SHOWN_BYTES = 4_000_000
+"""Of a report or user: far more than a run has, and a few seconds of work at most."""
 MORE = Paragraph("More is not shown here: the run's files have it.")
-TEXT_MOST = 20_000
-"""Characters of a text that are shown."""
-COMPARED_MOST = 4
+COMPARED_RUNS = 4
 READ_SECONDS = 0.15
 """CPU time in which users are read, and in which those to select from are decoded; a further look goes on."""
 Query = Mapping[str, Sequence[str]]
+Content = dict[str, Any]
+"""What the template is given."""
+FIELDS = "run warning tiles snapshot now curves body rows chosen live near"
+NOTHING: Content = dict.fromkeys(FIELDS.split())
+NOTHING |= {"page": 1, "pages": 1, "part": 1, "parts": 1, "others": (), "about": {}}
 Link = Callable[..., str]
 """Returns the address of a view, given its name and arguments; empty for one that there is not."""
 
@@ -57,35 +55,13 @@ class NotThere(Exception):
     """No such page."""
 
 
-Cells = dict[str, tuple[str, Any]]
-"""By column a cell's text, and the value that the column is sorted by, None for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A run in the overview. `order` are the values that its columns are sorted by."""
-
-    run: Viewed
-    cells: Mapping[str, str]
-    order: Mapping[str, Any]
-
-
-COLUMNS = (
-    *("run", "subset", "state", "users", "score", "to go", "speed", "cost"),
-    *("invalid", "failed", "model", "benchmark"),
-)
-DESCENDING = frozenset({"users", "score", "invalid", "cost", "speed", "failed"})
-"""Columns that are first sorted with the largest on top."""
-
-
 class Site:
     """The pages of a folder. `link` returns addresses; `is_static`: pages are files, without forms and scripts."""
 
     def __init__(self, folder: Folder, link: Link, *, is_static: bool = False) -> None:
-        self.folder = folder
-        self._given = {"link": link, "is_static": is_static}
-        self._last: tuple[tuple[Any, ...], list[Block]] = ((), [])
-        self._views: Mapping[str, Callable[[Query], str]] = {
+        self.folder, self._link, self._is_static = folder, link, is_static
+        self._last: tuple[tuple[object, ...], Sequence[Block]] = ((), ())
+        self._views: Mapping[str, Callable[[Query], Content]] = {
             "": self._overview,
             "run": self._run,
             "users": self._users,
@@ -97,150 +73,166 @@ class Site:
         """Return a page. Raise `NotThere`."""
         if view not in self._views:
             raise NotThere(view)
-        return self._views[view](query).encode("utf-8", "replace")
+        template = templates(__package__).get_template("view.html.j2")
+        content = {**NOTHING, "view": view, "link": self._link, "is_static": self._is_static}
+        content |= {"words": words, "money": money_text}
+        return template.render(content | self._views[view](query)).encode("utf-8", "replace")
 
-    def _render(self, template: str, **given: object) -> str:
-        return templates().get_template(f"{template}.html.j2").render(**self._given, **given)
-
-    def _named(self, query: Query) -> Viewed:
-        if (run := self.folder.run(one(query, "name"), one(query, "subset"))) is None:
+    def _selected(self, query: Query) -> tuple[Viewed, Content]:
+        """Return the run that a query names, and what addresses about it have."""
+        run = self.folder.run(value_of(query, "name"), value_of(query, "subset"))
+        if run is None:
             raise NotThere("no such run")
-        return run
+        return run, {"name": run.name, "subset": run.subset}
 
-    # Overview
+    def _heads(self, view: str, columns: Mapping[str, str], query: Content) -> dict[tuple[str, str], str]:
+        """Return the addresses that sort by a column, the largest first; a second time the smallest first."""
+        is_down = query.get("order") == "down"
+        orders = {name: "up" if is_down and query.get("sort") == name else "down" for name in columns}
+        sort = {name: {**query, "sort": name, "order": order} for name, order in orders.items()}
+        return {("", head): "" if self._is_static else self._link(view, **sort[name]) for name, head in columns.items()}
 
-    def _overview(self, query: Query) -> str:
-        rows = [_row(run) for run in self.folder.runs()]
-        kinds = {name: sorted({row.cells[name] for row in rows}) for name in ("benchmark", "subset", "state")}
-        wanted = {name: value for name in kinds if (value := one(query, name))}
-        rows = [row for row in rows if all(row.cells[name] == value for name, value in wanted.items())]
-        by = one(query, "sort") if one(query, "sort") in COLUMNS else "score"
-        down = (one(query, "order") or ("down" if by in DESCENDING else "up")) == "down"
-        rows = _sorted(rows, by, down)
-        shown, page, pages = _paged(query, rows, RUNS)
-        there = [name for name in COLUMNS if any(row.cells[name] for row in shown) or name in ("run", "state")]
-        return self._render(
-            "overview",
-            rows=shown,
-            columns=there,
-            by=by,
-            down=down,
-            descending=DESCENDING,
-            kinds=kinds,
-            wanted=wanted,
-            page=page,
-            pages=pages,
-            total=len(rows),
-            folder=str(self.folder.chosen.results),
-        )
+    def _overview(self, query: Query) -> Content:
+        rows = [overview.listed(run) for run in self.folder.runs()]
+        kinds = {name: sorted({getattr(row, name) for row in rows}) for name in ("benchmark", "subset", "state")}
+        chosen = _given(query, *kinds, "sort", "order")
+        rows = [
+            row for row in rows if all(getattr(row, name) == chosen.get(name, getattr(row, name)) for name in kinds)
+        ]
+        rows = overview.ordered(rows, chosen.get("sort", ""), chosen.get("order") == "down")
+        paging, shown = _paged(query, rows, RUNS)
+        tables = list[Markup]()
+        for _, group in groupby(shown, key=overview.group):
+            table, heads = overview.table(mine := list(group))
+            links = self._heads("", heads, chosen)
+            for row in mine:
+                links[row.name, "run"] = self._link("run", name=row.name, subset=row.subset)
+                links[row.name, heads["users"]] = self._link("users", name=row.name, subset=row.subset)
+            is_picked = len(rows) > 1 and not self._is_static
+            sort = _sort(chosen, heads.get(chosen["sort"], ""))
+            tables.append(rendered([table], links, pick="compare" if is_picked else "", sort=sort))
+        title = f"{plural(len(rows), 'run')} in {self.folder.chosen.results}"
+        return {
+            "title": title,
+            "total": len(rows),
+            "chosen": chosen,
+            "kinds": kinds,
+            "body": Markup().join(tables),
+            "live": True,
+            **paging,
+        }
 
-    # One run
-
-    def _run(self, query: Query) -> str:
-        run = self._named(query)
+    def _run(self, query: Query) -> Content:
+        run, about = self._selected(query)
         report, snapshot = run.report_so_far, run.snapshot
-        made = _page_of(report, self.folder.chosen.posts) if report else Page("", "", (), ())
-        title, warning, tiles = made.title or f"{run.name}: {run.subset}", made.warning or run.problem, made.tiles
+        page = _page_of(report, self.folder.chosen.posts) if report else Page(f"{run.name}: {run.subset}", "", (), ())
+        now: list[Block] = [Paragraph(f"{run.state} (model: {run.model or 'unknown'})")]
         if snapshot:
-            title, warning, tiles = f"{run.name}: {run.subset}", run.problem, live_tiles(snapshot, run.subset)
-        others = [one for one in self.folder.runs() if one.benchmark == run.benchmark and one.name != run.name]
-        return self._render(
-            "run",
-            run=run,
-            title=title,
-            warning=warning,
-            tiles=tiles,
-            snapshot=snapshot,
-            lines=live_lines(snapshot) if snapshot else (),
-            curves=run.curves(),
-            others=list(dict.fromkeys(one.name for one in others)),
-            **_part(query, made.blocks),
-        )
+            page = replace(page, title=f"{run.name}: {run.subset}", warning="", tiles=())
+        elif run.state == RUNNING:
+            now.append(Paragraph("This run is being played, and its process gives no live figures here."))
+        elif not report:
+            now.append(Paragraph(f"This run has no report yet. `harness report --name {run.name}` makes it."))
+        others = [other.name for other in self.folder.runs() if other.benchmark == run.benchmark]
+        return {
+            "title": page.title,
+            "run": run,
+            "about": about,
+            "warning": page.warning or run.problem,
+            "tiles": page.tiles,
+            "snapshot": snapshot,
+            "progress": overview.progress_of(snapshot, run.subset) if snapshot else None,
+            "now": rendered(now),
+            "curves": rendered(run.curves()),
+            "others": [name for name in dict.fromkeys(others) if name != run.name],
+            "live": run.state == RUNNING,
+            **_part(query, [(block,) for block in page.blocks]),
+        }
 
-    # Users
-
-    def _users(self, query: Query) -> str:
-        run = self._named(query)
-        indexed = run.users.advance(math.inf if self._given["is_static"] else READ_SECONDS)
+    def _users(self, query: Query) -> Content:
+        run, about = self._selected(query)
+        is_read = run.users.advance(math.inf if self._is_static else READ_SECONDS)
         run.failures.advance()
-        failed, searched = one(query, "only") == "failed", one(query, "q")
-        facets, whole = None, True
-        if failed:
-            numbers: Sequence[int] = run.failures.searched(searched) if searched else range(len(run.failures))
-        else:
-            numbers, facets, whole = _selected(run, query)
-        chosen, page, pages = _paged(query, numbers, USERS)
-        keys = ("q", "only", "outcome", "sort", "order", "value", "least", "most")
-        kept = {key: one(query, key) for key in keys if one(query, key)}
-        index = run.failures if failed else run.users
-        return self._render(
-            "users",
-            run=run,
-            columns=() if failed else run.columns,
-            rows=[_user_row(run, number, data, failed) for number, data in index.objects(chosen)],
-            failed=failed,
-            page=page,
-            pages=pages,
-            total=len(numbers),
-            whole=whole and indexed,
-            read=len(run.users if facets is None else facets),
-            outcomes=facets.outcomes() if facets else {},
-            kept=kept,
-            by=one(query, "sort"),
-            down=one(query, "order") == "down",
-        )
+        chosen = _given(query, "q", "only", "outcome", "value", "least", "most", "sort", "order")
+        is_failed, decoded = chosen.get("only") == "failed", None
+        index, columns = (run.failures, ()) if is_failed else (run.users, run.cards.columns)
+        numbers: Sequence[int] = index.searched(chosen.get("q", ""))
+        if not is_failed:
+            numbers, decoded = _matching(run, numbers, chosen)
+        paging, shown = _paged(query, numbers, USERS)
+        heads = {str(at): head for at, head in enumerate(columns)}
+        links = self._heads("users", heads, about | chosen)
+        rows = list[tuple[str, ...]]()
+        for number, data in index.objects(shown):
+            row = run.failed_row(number, data) if is_failed else run.row(number, data)
+            rows.append(row)
+            if data and "user_id" in data:
+                links[row[0], run.user] = self._link("user", **about, user=str(data["user_id"]))
+        notes = list[Block]()
+        if decoded is not None and decoded < len(index):
+            what = "ranked" if "sort" in chosen else "looked at"
+            notes.append(
+                Paragraph(f"Only the first {decoded:,} of {len(index):,} {run.user}s are {what} so far; more follow.")
+            )
+        if not is_read:
+            notes.append(Paragraph(f"{len(index):,} {run.user}s are read so far; the list grows."))
+        title = plural(len(numbers), "failure" if is_failed else run.user)
+        return {
+            "title": f"{title}{' selected' if chosen.keys() - {'sort', 'order'} else ''}: {run.name}, {run.subset}",
+            "run": run,
+            "about": about,
+            "chosen": chosen,
+            "body": rendered(
+                [*notes, Table((run.user, "outcome", *columns), tuple(rows))],
+                links,
+                sort=_sort(chosen, heads.get(chosen["sort"], "")),
+            ),
+            "live": run.state == RUNNING or bool(notes),
+            **paging,
+        }
 
-    def _user(self, query: Query) -> str:
-        run, key = self._named(query), one(query, "user")
+    def _user(self, query: Query) -> Content:
+        run, about = self._selected(query)
+        key, other = value_of(query, "user"), value_of(query, "with")
         sides = [run]
-        if other := one(query, "with"):
+        if other:
             against = self.folder.run(other, run.subset)
             if against is None or against.benchmark != run.benchmark:
                 raise NotThere("no such run to compare with")
             sides.append(against)
-        rows = _side_by_side([_shown_of(side, key) for side in sides])
+        rows = _side_by_side([side.blocks_of(key) for side in sides])
         if not rows:
             raise NotThere("no such user")
         numbers = run.users.numbers_of(key)
-        near = {name: run.users.key(numbers[0] + step) if numbers else "" for name, step in (("prev", -1), ("next", 1))}
-        others = [one for one in self.folder.runs() if one.subset == run.subset and one.benchmark == run.benchmark]
-        return self._render(
-            "user",
-            run=run,
-            key=key,
-            sides=sides,
-            near=near,
-            page=(numbers[0] // USERS + 1) if numbers else 1,
-            others=[one.name for one in others if one.name != run.name],
-            other=other,
+        near = [run.users.key(numbers[0] + step) if numbers else "" for step in (-1, 1)]
+        same = [each for each in self.folder.runs() if each.subset == run.subset and each.benchmark == run.benchmark]
+        return {
+            "title": key,
+            "run": run,
+            "about": {**about, "user": key, **({"with": other} if other else {})},
+            "near": near,
+            "from_page": numbers[0] // USERS + 1 if numbers else 1,
+            "others": [each.name for each in same if each.name != run.name],
             **_part(query, rows),
-        )
+        }
 
-    # Comparison
-
-    def _compare(self, query: Query) -> str:
-        names = list(dict.fromkeys(query.get("run", ())))[:COMPARED_MOST]
-        every = self.folder.runs()
-        there = {run.name: run for run in every}
-        blocks: list[Block] = []
-        if len(names) < 2:
-            blocks = [Paragraph("Choose two or more runs in the overview.")]
-        elif unknown := [name for name in names if name not in there]:
-            raise NotThere(f"no run {unknown[0]}")
-        elif not all(registry.is_shipped(run.benchmark) for run in every if run.name in names):
-            command = f"harness compare {' '.join(names)}"
+    def _compare(self, query: Query) -> Content:
+        names = list(dict.fromkeys(query.get("run", ())))[:COMPARED_RUNS]
+        compared = [run for run in self.folder.runs() if run.name in names]
+        missing = {*names} - {run.name for run in compared}
+        blocks: Sequence[Block] = [Paragraph("Choose two or more runs in the overview.")]
+        if len(names) > 1 and missing:
+            raise NotThere(f"no run {missing.pop()}")
+        if len(names) > 1 and not all(registry.is_shipped(run.benchmark) for run in compared):
             why = "These runs need their benchmark's own code, which is not executed here:"
-            blocks = [Paragraph(why), Quote("Command", command, open=True)]
-        else:
-            blocks = self._comparison(names, [run for run in every if run.name in names])
-        return self._render("compare", names=names, **_part(query, blocks))
-
-    def _comparison(self, names: Sequence[str], compared: Sequence[Viewed]) -> list[Block]:
-        """Return a comparison, the last one again while its results are the same."""
-        now = (*names, *[stamp(run.files.results) for run in compared])
-        if now != self._last[0]:
-            self._last = now, _compared(self.folder, names)
-        return self._last[1]
+            blocks = [Paragraph(why), Quote("Command", f"harness compare {' '.join(names)}", open=True)]
+        elif len(names) > 1:
+            state = (*names, *[stamp(run.files.results) for run in compared])
+            if state != self._last[0]:
+                self._last = state, _compared(self.folder, names)
+            blocks = self._last[1]
+        rows = [(block,) for block in blocks]
+        return {"title": f"{', '.join(names)}: compared", "about": {"run": names}, **_part(query, rows)}
 
 
 def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
@@ -251,226 +243,69 @@ def _compared(folder: Folder, names: Sequence[str]) -> list[Block]:
 
     chosen = folder.chosen
     try:
-        asked = pairs.CompareOptions(names, chosen.results, chosen.tasks, (), False, None)
-        return list(comparison.blocks(pairs.compared(asked, RESAMPLES)))
+        options = pairs.CompareOptions(names, chosen.results, chosen.tasks, (), False, None)
+        return list(comparison.blocks(pairs.compared(options, RESAMPLES)))
     except HarnessError as error:
         return [Paragraph(str(error))]
 
 
-# Rows
+# Users
 
 
-def _row(run: Viewed) -> Row:
-    report, snapshot = run.report, run.snapshot
-    state = "unreadable" if run.problem and not (run.manifest or report) else run.state
-    about = {"run": run.name, "benchmark": run.benchmark, "subset": run.subset, "model": run.model, "state": state}
-    users, done, failed = _counted(run, report, snapshot)
-    cells: Cells = {name: (text, text) for name, text in about.items()}
-    cells |= {"users": (f"{done}/{users}" if users else str(done), done), "failed": (str(failed or ""), failed)}
-    if snapshot:
-        cells |= _live(snapshot, run.subset)
-    elif report:
-        cells |= _reported(report)
-    shown = {name: cells.get(name, ("", None)) for name in COLUMNS}
-    return Row(run, {name: text for name, (text, _) in shown.items()}, {name: by for name, (_, by) in shown.items()})
+def _matching(run: Viewed, numbers: Sequence[int], chosen: Mapping[str, str]) -> tuple[Sequence[int], int | None]:
+    """Return which lines of users are selected, in their order; and from how many lines, None for all."""
+    by, value, outcome = _whole(chosen, "sort", -1), _whole(chosen, "value", -1), chosen.get("outcome")
+    is_repaired = chosen.get("only") == "repaired"
+    if by < 0 and value < 0 and not outcome and not is_repaired:
+        return numbers, None
+    facts, columns = run.facts(READ_SECONDS), range(len(run.cards.columns))
+    numbers = [number for number in numbers if number < len(facts)]
+    if outcome:
+        numbers = [number for number in numbers if facts[number].outcome == outcome]
+    if is_repaired:
+        numbers = [number for number in numbers if facts[number].is_repaired]
+    if value in columns:
+        low, high = _real(chosen, "least", -math.inf), _real(chosen, "most", math.inf)
+        numbers = [number for number in numbers if low <= facts[number].figures[value] <= high]
+    if by in columns:
+        figures = np.array([facts[number].figures[by] for number in numbers])
+        order = np.argsort(-figures if chosen.get("order") == "down" else figures, kind="stable")
+        numbers = [numbers[at] for at in order]
+    return numbers, len(facts)
 
 
-def _counted(run: Viewed, report: Report | None, snapshot: Snapshot | None) -> tuple[int, int, int]:
-    """Return how many users a run has, how many are done, and how many have failed."""
-    if snapshot:
-        of = _of_subset(snapshot, run.subset)
-        return of.users, of.done, of.failed
-    if report:
-        return report.coverage.expected_users, report.coverage.scored_users, report.coverage.failed_users
-    counts: JSON = {**run.manifest.counts} if run.manifest else {}
-    done = counts.get("done")
-    if not isinstance(done, int) or run.state != "stopped":
-        run.users.advance()
-        done = len(run.users)
-    return counts.get("users", 0), done, counts.get("failed", 0)
-
-
-def _of_subset(snapshot: Snapshot, subset: str) -> SubsetProgress:
-    return next(one for one in snapshot.subsets if one.subset == subset)
-
-
-def _reported(report: Report) -> Cells:
-    try:
-        metric = report.units[report.headline[0]]
-        of = report.ranking(metric)
-    except ODD_SHAPE:
-        return {}
-    interval = f" {rendering.spanned(metric, of)}" if of.ci95 else ""
-    order = None if of.value is None else -of.value if metric.lower_is_better else of.value
-    cells: Cells = {"score": (f"{metric.name} {overview.with_unit(metric, of.value)}{interval}", order)}
-    invalid, answers = sum(report.diagnostics.invalid.values()), report.diagnostics.answers
-    if answers:
-        cells["invalid"] = f"{100 * invalid / answers:.1f} %", invalid / answers
-    if not isinstance(report.cost, UnsetType) and report.cost.money:
-        cells["cost"] = money_text([report.cost.money]), float(report.cost.money.amount)
-    seconds = (report.schedule or {}).get("seconds")
-    if isinstance(seconds, int | float) and seconds > 0:
-        cells["speed"] = f"{answers / seconds:.3g}/s", answers / seconds
-    return cells
-
-
-def _live(snapshot: Snapshot, subset: str) -> Cells:
-    of, amount = _of_subset(snapshot, subset), float(sum(one.amount for one in snapshot.cost))
-    unusable, refused = (sum(number for _, number in kinds) for kinds in (snapshot.unusable, snapshot.faults))
-    failed = str(of.failed or ""), f"{plural(refused, 'try', 'tries')} failed" if refused else ""
-    scores = ((f"{name} {words.figure(value, of.units.get(name))} so far", value) for name, value in of.scores.items())
-    return {
-        "score": next(scores, ("", None)),
-        "speed": (words.pace(snapshot.rate), snapshot.rate),
-        "cost": (money_text(snapshot.cost), amount if snapshot.cost else None),
-        "to go": (words.state(snapshot), snapshot.eta),
-        "invalid": (f"{unusable} replies" if unusable else "", unusable),
-        "failed": ("; ".join(filter(None, failed)), of.failed),
-    }
-
-
-def _sorted(rows: Sequence[Row], by: str, down: bool) -> list[Row]:
-    """Return rows by a column, those without a value last; scores within their benchmark and subset."""
-    known = [row for row in rows if row.order[by] is not None]
-    ordered = sorted(known, key=lambda row: row.order[by], reverse=down)
-    if by == "score":
-        ordered.sort(key=lambda row: (row.cells["benchmark"], row.cells["subset"]))
-    return [*ordered, *[row for row in rows if row.order[by] is None]]
-
-
-def live_tiles(snapshot: Snapshot, subset: str) -> tuple[Tile, ...]:
-    """Return the running figures of a run that is being played."""
-    of = _of_subset(snapshot, subset)
-    over = f"over {plural(of.scored_users, 'user')} so far"
-    tiles = [Tile(name, words.figure(value, of.units.get(name)), over) for name, value in of.scores.items()]
-    tiles.append(Tile("users done", str(of.done), f"of {of.users}" + (f", {of.failed} failed" if of.failed else "")))
-    tiles.append(Tile("steps", str(of.steps_done), f"of {of.steps}"))
-    tiles.append(Tile("speed", words.pace(snapshot.rate), words.eta_text(snapshot)))
-    if snapshot.cost:
-        expected = f"about {money_text(snapshot.projected_cost)} at the end" if snapshot.projected_cost else ""
-        tiles.append(Tile("cost", money_text(snapshot.cost), expected))
-    return tuple(tiles)
-
-
-def live_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Return what the dashboard shows of a run's traffic."""
-    pieces = (
-        ("load", [*words.in_flight(snapshot), *words.held_back(snapshot)]),
-        ("speed", [words.pace(snapshot.rate)]),
-        ("latency", words.latency(snapshot)),
-        ("requests", [*words.requests_sent(snapshot), *words.failed_counts((snapshot,))]),
-        ("tokens", words.tokens_of(snapshot.prompt_tokens, snapshot.completion_tokens)),
-    )
-    lines = [(label, " | ".join(texts)) for label, texts in pieces]
-    return [line for line in lines if line[1]] + [("warning", words.warned(one)) for one in snapshot.warnings]
-
-
-def _selected(run: Viewed, query: Query) -> tuple[Sequence[int], Facets | None, bool]:
-    """Return the numbers of the lines of users that a query selects, in their order; what they were selected by, and
-    whether all users are read."""
-    searched = run.users.searched(one(query, "q")) if one(query, "q") else None
-    by, value = _whole(query, "sort", -1), _whole(query, "value", -1)
-    if not (one(query, "outcome") or one(query, "only") or by >= 0 or value >= 0):
-        return (range(len(run.users)) if searched is None else searched), None, True
-    facets, whole = run.facets(READ_SECONDS)
-    chosen = np.ones(len(facets), np.bool_)
-    if outcome := one(query, "outcome"):
-        chosen &= facets.having(outcome)
-    if one(query, "only") == "repaired":
-        chosen &= facets.repaired
-    if 0 <= value < len(run.columns):
-        with np.errstate(invalid="ignore"):
-            values = facets.values(value)
-            chosen &= values >= _real(query, "least", -math.inf)
-            chosen &= values <= _real(query, "most", math.inf)
-    if searched is not None:
-        wanted = np.zeros(len(facets), np.bool_)
-        wanted[[number for number in searched if number < len(facets)]] = True
-        chosen &= wanted
-    numbers = np.flatnonzero(chosen)
-    if 0 <= by < len(run.columns):
-        values = facets.values(by)[numbers]
-        keys = -values if one(query, "order") == "down" else values
-        numbers = numbers[np.argsort(keys, kind="stable")]
-    return numbers.tolist(), facets, whole
-
-
-def _user_row(run: Viewed, number: int, data: JSON | None, failed: bool) -> Mapping[str, Any]:
-    """Return a row of the list of users: its key, repeat, outcome and figures."""
-    key = str(data.get("user_id", "")) if data else ""
-    repeat = data.get("repeat") if data and run.repeats > 1 else None
-    if failed:
-        why = f"{data.get('boundary')}: {data.get('kind')}" if data else UNREADABLE
-        return {"key": key, "repeat": repeat, "outcome": why, "figures": (), "repaired": False}
-    outcome, repaired, _ = run.described(data)
-    figures = run.figures(data) if data else ("",) * len(run.columns)
-    name = key or f"line {number + 1}"
-    return {"key": key, "name": name, "repeat": repeat, "outcome": outcome, "figures": figures, "repaired": repaired}
-
-
-def _shown_of(run: Viewed, key: str) -> list[Block]:
-    """Return the blocks of all records and failures of a user."""
-    run.users.advance()
-    run.failures.advance()
-    blocks = list[Block]()
-    for _, data in run.users.objects(run.users.numbers_of(key)):
-        if data is None:
-            blocks.append(Paragraph("A line about this user is damaged, or too long to be shown."))
-        else:
-            repeat = f" (repeat {data['repeat']})" if run.repeats > 1 and "repeat" in data else ""
-            figures = " · ".join(map(" ".join, zip(run.columns, run.figures(data), strict=False)))
-            blocks += [Heading(f"{key}{repeat}"), Paragraph(figures), *run.blocks(data)]
-    for _, data in run.failures.objects(run.failures.numbers_of(key)):
-        blocks += failure_blocks(data) if data else []
-    return [*map(_cut, blocks)]
-
-
-def _cut(block: Block) -> Block:
-    if isinstance(block, Quote) and len(block.text) > TEXT_MOST:
-        more = len(block.text) - TEXT_MOST
-        words = f"{block.text[:TEXT_MOST]}\n… ({more} more characters: `harness show --full` shows them)"
-        return structs.replace(block, text=words)
-    return block
-
-
-def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[tuple[Block | None, ...]]:
+def _side_by_side(sides: Sequence[Sequence[Block]]) -> list[Row]:
     """Return blocks in rows, one of each side. Those under headings of the same text are next to each other."""
-    segments = [_segments(blocks) for blocks in sides]
-    names = dict.fromkeys(name for of in segments for name in of)
-    return [row for name in names for row in zip_longest(*(of.get(name, ()) for of in segments))]
+    sections = [_sections(blocks) for blocks in sides]
+    names = dict.fromkeys(name for side in sections for name in side)
+    return [row for name in names for row in zip_longest(*(side.get(name, ()) for side in sections))]
 
 
-def _segments(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
+def _sections(blocks: Sequence[Block]) -> dict[tuple[str, int], list[Block]]:
     """Return the blocks below each heading, by its text and how many times that has come."""
     times, name = Counter[str](), ("", 0)
-    found: dict[tuple[str, int], list[Block]] = {name: []}
+    sections = dict[tuple[str, int], list[Block]]()
     for block in blocks:
         if isinstance(block, Heading):
             times[block.text] += 1
             name = block.text, times[block.text]
-        found.setdefault(name, []).append(block)
-    return found
+        sections.setdefault(name, []).append(block)
+    return sections
 
 
-# Blocks as HTML
+def divided(rows: Sequence[Row]) -> list[list[Row]]:
+    """Divide rows of blocks into pages of at most about `PAGE_BYTES`.
 
-
-def divided(rows: Sequence[Any]) -> list[list[Any]]:
-    """Divide blocks, or rows of them, into pages of at most about `PAGE_MOST` bytes.
-
-    What comes after `SHOWN_MOST` bytes, of content and HTML together, is left out, and a last block says so.
+    What comes after `SHOWN_BYTES` of content and HTML together is left out, and a last block says so.
     """
-    macro = templates().get_template("blocks.html.j2").module.block  # type: ignore[attr-defined]
-    parts, size, left = list[list[Any]]([[]]), 0, SHOWN_MOST
+    parts, size, left = list[list[Row]]([[]]), 0, SHOWN_BYTES
     for row in rows:
-        blocks = row if isinstance(row, tuple) else (row,)
-        left -= len(repr(blocks))  # before any time is spent on HTML
+        left -= len(repr(row))  # before any time is spent on HTML
         if left < 0:
-            parts[-1].append(tuple(MORE for _ in row) if isinstance(row, tuple) else MORE)
+            parts[-1].append(tuple(MORE for _ in row))
             break
-        html = "".join(str(macro(block)) for block in blocks if block is not None)
-        needed = len(html.encode("utf-8", "replace"))
-        if size + needed > PAGE_MOST and parts[-1]:
+        needed = len(rendered([block for block in row if block]).encode("utf-8", "replace"))
+        if size + needed > PAGE_BYTES and parts[-1]:
             parts.append([])
             size = 0
         parts[-1].append(row)
@@ -479,34 +314,7 @@ def divided(rows: Sequence[Any]) -> list[list[Any]]:
     return parts
 
 
-@cache
-def templates() -> Environment:
-    made = Environment(
-        loader=PackageLoader(__package__, "assets"),
-        auto_reload=False,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {
-        "line": lambda text: on_one_line(str(text)),
-        "lines": lambda text: in_lines(str(text)),
-        "kind": lambda block: type(block).__name__,
-        "drawn": _drawn,
-    }
-    made.filters["celltext"] = cell_text
-    return made
-
-
-def _drawn(block: Chart | Sketch) -> Markup:
-    try:
-        return drawn(block)
-    except ODD_SHAPE:
-        return Markup("<p class='note'>{}</p>").format(escape("This picture cannot be drawn."))
-
-
-def _page_of(report: Report, posts: bool) -> Any:
+def _page_of(report: Report, posts: bool) -> Page:
     try:
         return report_page(report, posts=posts)
     except ODD_SHAPE:
@@ -516,33 +324,46 @@ def _page_of(report: Report, posts: bool) -> Any:
 # Queries
 
 
-def one(query: Query, key: str) -> str:
+def value_of(query: Query, key: str) -> str:
     """Return the last value of a query's key, empty without one."""
-    values = query.get(key)
-    return values[-1] if values else ""
+    return query.get(key, [""])[-1]
 
 
-def _whole(query: Query, key: str, without: int) -> int:
-    text = one(query, key)
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else without
+def _given(query: Query, *keys: str) -> defaultdict[str, str]:
+    """Return the values of a query by these keys; all others are empty."""
+    return defaultdict(str, {key: value for key in keys if (value := value_of(query, key))})
 
 
-def _real(query: Query, key: str, without: float) -> float:
+def _sort(chosen: Mapping[str, str], head: str) -> tuple[str, str]:
+    return head, "descending" if chosen.get("order") == "down" else "ascending"
+
+
+def _whole(values: Mapping[str, str], key: str, default: int) -> int:
+    text = values.get(key, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else default
+
+
+def _real(values: Mapping[str, str], key: str, default: float) -> float:
     try:
-        return float(one(query, key) or without)
+        return float(values.get(key) or default)
     except ValueError:
-        return without
+        return default
 
 
-def _paged(query: Query, rows: Sequence[T], each: int) -> tuple[Sequence[T], int, int]:
-    """Return the rows of the page that is asked for, its number, and that of all pages."""
+def _number(query: Query, key: str, count: int) -> int:
+    """Return the requested one of so many pages or parts, the first one by default."""
+    return min(max(1, _whole({key: value_of(query, key)}, key, 1)), count)
+
+
+def _paged(query: Query, rows: Sequence[T], each: int) -> tuple[Content, Sequence[T]]:
+    """Return the number of the requested page and of all, and its rows."""
     pages = max(1, -(-len(rows) // each))
-    page = min(max(1, _whole(query, "page", 1)), pages)
-    return rows[(page - 1) * each : page * each], page, pages
+    page = _number(query, "page", pages)
+    return {"page": page, "pages": pages}, rows[(page - 1) * each : page * each]
 
 
-def _part(query: Query, blocks: Sequence[Any]) -> dict[str, Any]:
-    """Return the part that is asked for of blocks, or of rows of them, as templates take it."""
-    parts = divided(blocks)
-    part = min(max(1, _whole(query, "part", 1)), len(parts))
-    return {"blocks": parts[part - 1], "part": part, "parts": len(parts)}
+def _part(query: Query, rows: Sequence[Row]) -> Content:
+    """Return the requested part of rows of blocks, its number and that of all parts."""
+    parts = divided(rows)
+    number = _number(query, "part", len(parts))
+    return {"rows": parts[number - 1], "part": number, "parts": len(parts)}

@@ -199,7 +199,7 @@ def test_another_server_of_this_machine_gets_no_cookie(results: Path) -> None:
                 for domain in ("Page", "Network"):
                     await opened.do(f"{domain}.enable")
                 await opened.do("Page.navigate", url=entrance)
-                await window.shows("document.querySelectorAll('[data-row]').length > 1")
+                await window.shows("document.querySelectorAll('tbody th a').length > 1")
                 [cookie] = (await opened.do("Network.getAllCookies"))["cookies"]
                 assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
                 for path in ("/", "/run?name=recency&subset=weibo", "/view.js"):
@@ -273,7 +273,7 @@ def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path: Path) -> 
             await window.go(link("run", name="m", subset="weibo"))
             await window.shows(f"{TEXT}.includes('in flight') && {TEXT}.includes('http_503')")
             await asyncio.to_thread(shell.kill)
-            await window.shows("document.querySelector('.state').textContent === 'died'")
+            await window.shows(f"{TEXT}.includes('died (model: m)')")
             assert (results / "m" / "run_weibo.sock").exists()
             await window.go("")
             let.release(100_000)

@@ -266,7 +266,7 @@ def test_viewer_shows_a_run_while_it_is_played(run: Playing) -> None:
 
     site = Site(Folder(Chosen(run.results)), link)
     for page in (look(site, "/"), look(site, "/run?name=m&subset=weibo")):
-        assert "data-live" in page and ">running<" in page
+        assert "data-live" in page and ">running" in page
     assert "2 in flight" in look(site, "/run?name=m&subset=weibo")
     assert "0/8" in look(site, "/")
     assert run.ended() == 0

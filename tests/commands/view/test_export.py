@@ -33,8 +33,8 @@ def test_no_more_users_are_written_than_asked_for(results: Path, tmp_path: Path)
     """Their rows stay in the list, without a link."""
     files = exported(results, tmp_path / "site", "--users", "3")
     assert sum(name.startswith("user-") for name in files) == 4 * 3
-    [page] = [text for name, text in files.items() if name.startswith("users-") and "users of random" in text]
-    assert page.count("data-row") == 40 and page.count('href="user-') == 3
+    [page] = [text for name, text in files.items() if name.startswith("users-") and "users: random" in text]
+    assert page.count('<th scope="row"') == 40 and page.count('href="user-') == 3
 
 
 def test_folder_with_files_is_refused_unless_forced(results: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.commands.view import index as indexes
-from harness.commands.view.index import Facets, LineIndex, lines_beginning
+from harness.commands.view.index import Described, Facts, LineIndex, lines_beginning
 from harness.model import JSON
 from harness.store.log import seal
 
@@ -127,17 +127,24 @@ def test_what_is_no_file_has_no_lines(tmp_path: Path, kind: str) -> None:
     assert len(index) == 0 and list(index.objects([])) == [] and list(lines_beginning(path, b"{", 1)) == []
 
 
-def test_users_are_selected_by_outcome_repair_and_value_as_they_are_read(path: Path) -> None:
-    """In steps: what is read so far can be selected already."""
+def test_what_lines_say_is_read_in_steps(path: Path) -> None:
+    """In steps: what is read so far can be selected already; a file that was replaced is read again."""
     records: list[JSON] = [
         {"user_id": str(number), "outcome": "refusal" if number % 3 else "valid"} for number in range(9)
     ]
     path.write_bytes(b"".join(map(seal, records)))
-    index, about = advanced(path), lambda data: (data["outcome"], data["user_id"] == "4", [float(data["user_id"])])
-    facets = Facets(index, 1)
-    assert facets.advance(about, 0.0) is False and len(facets) == 1
-    assert facets.advance(about, 60.0) is True
-    assert facets.outcomes() == {"valid": 3, "refusal": 6}
-    assert facets.having("valid").nonzero()[0].tolist() == [0, 3, 6] and not facets.having("unknown").any()
-    assert facets.repaired.nonzero()[0].tolist() == [4] and facets.values(0).tolist() == list(map(float, range(9)))
-    assert list(facets.names) == ["valid", "refusal"]
+
+    def describe(data: JSON | None) -> Described:
+        assert data is not None
+        return Described(data["outcome"], data["user_id"] == "4", (float(data["user_id"]),))
+
+    facts = Facts(index := advanced(path))
+    assert len(facts.now(describe, 0.0)) == 1
+    lines = facts.now(describe, 60.0)
+    assert [line.outcome for line in lines] == [data["outcome"] for data in records]
+    assert [line.is_repaired for line in lines].index(True) == 4 and lines[7].figures == (7.0,)
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(seal(records[5]))
+    fresh.replace(path)
+    index.advance()
+    assert [line.figures for line in facts.now(describe, 60.0)] == [(5.0,)]

@@ -15,7 +15,7 @@ import pytest
 
 from harness.commands.view.reading import Chosen, Folder
 from harness.commands.view.server import link
-from harness.commands.view.site import PAGE_MOST, SHOWN_MOST, USERS, NotThere, Site, divided
+from harness.commands.view.site import PAGE_BYTES, SHOWN_BYTES, USERS, NotThere, Site, divided
 from harness.document import Paragraph, Quote
 from harness.store.log import objects, seal
 from tests.commands.view.conftest import look
@@ -56,7 +56,7 @@ def checked(page: str) -> str:
     """Return a page that runs nothing but the viewer's own script, and is small."""
     parsed = Tags(page)
     tags = parsed.found
-    assert [of.get("src") for tag, of in tags if tag == "script"] == ["view.js"]
+    assert [of.get("src") for tag, of in tags if tag == "script"] == ["view.js", "page.js"]
     assert not [name for _, of in tags for name in of if name.startswith("on") or name == "style"]
     assert not {tag for tag, _ in tags} & {"iframe", "object", "embed", "base", "style"}
     assert len(page.encode()) < LARGEST and "\x1b" not in parsed.text and "\u202e" not in parsed.text
@@ -85,22 +85,49 @@ def test_report_of_a_run_is_the_one_of_its_page(site: Site, results: Path) -> No
     assert "<svg" in page
 
 
-def test_runs_are_sorted_by_score_and_by_any_column_and_filtered(site: Site) -> None:
-    def rows(address: str) -> list[str]:
-        return re.findall(r'<a href="run\?name=([\w-]+)', look(site, address))
+def listed(site: Site, address: str = "/") -> list[str]:
+    """Return the names of the runs of the overview, in their order."""
+    return re.findall(r'<a href="run\?name=([\w.%-]+)', look(site, address))
 
-    assert rows("/") == ["commuter", "four-stars", "recency", "random"]
-    assert rows("/?sort=run&order=up") == ["commuter", "four-stars", "random", "recency"]
-    assert rows("/?sort=users")[0] == "recency" or rows("/?sort=users")[0] == "random"
-    assert rows("/?benchmark=streamprofile&subset=weibo&sort=score&order=up") == ["random", "recency"]
-    assert rows("/?subset=none") == [] and rows("/?sort=nothing&page=999") == rows("/")
+
+def test_runs_have_a_table_for_each_benchmark_and_subset_sorted_by_score(site: Site) -> None:
+    assert listed(site) == ["commuter", "four-stars", "recency", "random"]
+    titles = re.findall(r"<caption[^>]*>([^<]+)", look(site, "/"))
+    assert titles == ["dailymobility on beijing", "stars on yelp", "streamprofile on weibo"]
+    assert listed(site, "/?sort=run&order=up") == ["commuter", "four-stars", "random", "recency"]
+    assert listed(site, "/?sort=run&order=down") == ["commuter", "four-stars", "recency", "random"]
+    assert listed(site, "/?benchmark=streamprofile&subset=weibo&sort=score&order=up") == ["random", "recency"]
+    assert listed(site, "/?subset=none") == [] and listed(site, "/?sort=nothing&page=999") == listed(site)
+
+
+def test_partial_and_synthetic_runs_are_marked_and_complete_ones_first(site: Site, results: Path) -> None:
+    """Whatever their scores: a run of three users is no leader."""
+    shutil.copytree(results / "recency", results / "few")
+    path = results / "few/eval_report_weibo.json"
+    report = orjson.loads(path.read_bytes())
+    coverage = {**report["coverage"], "expected_users": 3, "scored_users": 3}
+    spoiled(path, {"run": {**report["run"], "limit": 3}, "coverage": coverage, "notes": []})
+    assert listed(site, "/?subset=weibo") == ["recency", "random", "few"]
+    page = html.unescape(look(site, "/?subset=weibo"))
+    assert page.count("* <small>") == 1 and "not all users of the tasks file are scored: few 3 of 40." in page
+    assert "recency, random: synthetic tasks, which say nothing about real users." in page
+
+
+def test_parts_are_listed_under_their_whole_run(site: Site, results: Path) -> None:
+    for number in (1, 2):
+        part = results / f"random.part{number}of2"
+        shutil.copytree(results / "random", part)
+        run = orjson.loads((part / "eval_report_weibo.json").read_bytes())["run"]
+        spoiled(part / "eval_report_weibo.json", {"run": {**run, "part": f"{number}/2"}})
+    shutil.copytree(results / "random", results / "whole")
+    assert listed(site, "/?subset=weibo")[-4:] == ["random", "random.part1of2", "random.part2of2", "whole"]
+    assert look(site, "/").count("(part of random)") == 2
 
 
 @pytest.mark.parametrize("order", ["up", "down"])
 def test_runs_without_a_value_come_last_in_its_column(site: Site, results: Path, order: str) -> None:
     (results / "random" / "eval_report_weibo.json").unlink()
-    page = look(site, f"/?sort=speed&order={order}&subset=weibo")
-    assert re.findall(r'<a href="run\?name=([\w-]+)', page) == ["recency", "random"]
+    assert listed(site, f"/?sort=speed&order={order}&subset=weibo") == ["recency", "random"]
 
 
 def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, results: Path) -> None:
@@ -154,7 +181,9 @@ def test_private_texts_are_shown_only_on_request(results: Path) -> None:
     for posts in (False, True):
         site = Site(Folder(Chosen(results, posts)), link)
         pages = [look(site, link("user", name="recency", subset="weibo", user=key)) for key in keys[:5]]
-        assert all(("Request 1 of" in page) is posts and (">Posts<" in page) is posts for page in pages)
+        assert all(
+            ("Request 1 of" in page) is posts and bool(re.search(r">Posts( \(|<)", page)) is posts for page in pages
+        )
         named = [html.escape(name) in page for name, page in zip(names, pages, strict=False)]
         assert all(named) if posts else not any(named)
 
@@ -231,10 +260,10 @@ def test_hostile_folder_runs_nothing_and_stops_no_page(site: Site, results: Path
 
 
 def test_long_pages_are_divided_and_nothing_is_left_out() -> None:
-    blocks = [Quote("text", "<" * 20_000), *[Paragraph(str(number)) for number in range(9000)]]
+    blocks = [(Quote("text", "<" * 20_000),), *[(Paragraph(str(number)),) for number in range(9000)]]
     parts = divided(blocks)
     assert [block for part in parts for block in part] == blocks and len(parts) > 1
-    assert PAGE_MOST < LARGEST
+    assert PAGE_BYTES < LARGEST
 
 
 @pytest.mark.parametrize(
@@ -254,7 +283,7 @@ def test_of_a_report_that_no_run_makes_the_first_is_shown(
     first = checked(look(site, "/run?name=recency&subset=weibo"))
     last = checked(look(site, "/run?name=recency&subset=weibo&part=999"))
     assert "Coverage: complete" in first and "More is not shown here" in last
-    assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_MOST / PAGE_MOST
+    assert int((re.search(r"part \d+ of (\d+)", last) or ["", "1"])[1]) <= SHOWN_BYTES / PAGE_BYTES
 
 
 @pytest.mark.parametrize("change", first_quick([{"headline": ["Recall"] * 100_000}, {"metric_units": "many"}]))

@@ -12,9 +12,9 @@ import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.document import Card, Chart, Heading, Paragraph, Quote, Series, Sketch, Table, Tags
-from harness.reporting.html import Browser, Shown, page
-from tests.reporting.documents.test_html import BLOCKS, HOSTILE
+from harness.document import Card, Cell, Chart, Heading, Page, Paragraph, Quote, Series, Sketch, Table, Tags
+from harness.reporting.html import Browser, page, pieces, user_card
+from tests.reporting.documents.test_html import BLOCKS, HOSTILE, SHOWN, page_of_users
 from tests.support.chromium import PROGRAM, Tab, browser, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
@@ -155,19 +155,20 @@ def test_list_of_users_sorts_by_a_figure_from_the_largest(looked: Looked, made: 
 def hostile_page(folder: Path) -> Path:
     """Everything that text could do, as blocks and as cards of users; a persona of 100 KB, half a surrogate pair."""
     long, half = "人" * 33_000, "\ud800x"
-    texts = (HOSTILE, long, half, "‏שלום עולם", "👩‍👩‍👧 é", "javascript:alert(1)")
+    texts = (HOSTILE, long, half, "שלום עולם", "👩‍👩‍👧 é", "javascript:alert(1)")
     blocks = (*BLOCKS, *(Quote("persona", text, open=True) for text in texts))
     cards = [Card(HOSTILE, (HOSTILE,), blocks), *(Card(f"u{number}", ("1",), blocks) for number in range(3))]
-    made = page(
-        HOSTILE, BLOCKS, warning=HOSTILE, browser=Browser("user", ("steps",), map(Shown.of, cards), lambda _: HOSTILE)
-    )
+    made = page_of_users(*cards, blocks=BLOCKS, warning=HOSTILE, title=HOSTILE)
     path = folder / "hostile.html"
-    path.write_bytes(made.encode("utf-8", "replace"))
+    path.write_bytes(made.encode())
     return path
 
 
 def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> None:
-    """No element comes of it, nothing runs, nothing is asked for, and it reads as it was written."""
+    """No element comes of it, nothing runs, nothing is asked for, and it reads as it was written.
+
+    Characters that change the reading direction, and halves of pairs, are shown as escapes.
+    """
     path = hostile_page(tmp_path)
 
     async def work(opened: Tab) -> None:
@@ -176,12 +177,11 @@ def test_whatever_a_model_wrote_stays_text(looked: Looked, tmp_path: Path) -> No
             await opened.tell(PICK.format(0))
             await opened.settled()
             assert await opened.tell("document.querySelectorAll('img, iframe, [onerror]').length") == 0
-            assert await opened.tell("document.querySelector('h1').textContent") == HOSTILE
+            assert await opened.tell("document.querySelector('h1').textContent") == SHOWN
             assert await opened.tell("document.querySelector('article h3 bdi').textContent") == HOSTILE
             quotes = "[...document.querySelectorAll('article pre')].map((one) => one.textContent)"
             shown = await opened.tell(quotes)
-            assert HOSTILE in shown and "人" * 33_000 in shown and "‏שלום עולם" in shown
-            assert await opened.tell("'\\ud800x' === [...document.querySelectorAll('article pre')].at(-4).textContent")
+            assert {SHOWN, "人" * 33_000, "שלום עולם", "\\ud800x", "👩‍👩‍👧 é"} <= set(shown)
             assert await opened.tell(TOO_WIDE) <= 0
 
     looked(work)
@@ -206,7 +206,7 @@ def test_odd_numbers_break_no_picture(looked: Looked, tmp_path: Path) -> None:
     async def work(opened: Tab) -> None:
         for width in (1280, 360):
             await opened.open(path, width=width)
-            assert await opened.tell(DRAWN) == len(charts)
+            assert await opened.tell(DRAWN) == len(charts) - 2  # of no place and of nobody there is nothing to draw
             assert await opened.tell(TOO_WIDE) <= 0
             assert "NaN" not in await opened.tell("document.querySelector('main').innerHTML")
 
@@ -304,3 +304,55 @@ def test_a_click_on_a_head_sorts_the_table(looked: Looked, tmp_path: Path) -> No
         ("dbca", [None, "ascending"]),
         ("abcd", ["ascending", None]),
     ]
+
+
+def test_values_of_cells_sort_whatever_their_text_is(looked: Looked, tmp_path: Path) -> None:
+    """Of typed cells the number counts: two minutes come after three hundred seconds."""
+    cells = (("a", Cell("2 min", 120.0)), ("b", Cell("300 s", 300.0)), ("c", Cell("1 h", 3600.0)))
+    (tmp_path / "page.html").write_text(page("Page", [Table(("run", "time"), cells)]), encoding="utf-8")
+
+    async def work(opened: Tab) -> str:
+        await opened.open(tmp_path / "page.html")
+        await opened.tell("document.querySelectorAll('thead button')[1].click()")
+        return str(
+            await opened.tell("[...document.querySelectorAll('tbody th')].map((each) => each.textContent).join('')")
+        )
+
+    assert looked(work) == "cba"
+
+
+def test_folded_sections_are_printed_and_closed_again(looked: Looked, tmp_path: Path) -> None:
+    blocks = [Heading("first"), Heading("more", folded=True), Paragraph("hidden words"), Heading("last")]
+    (tmp_path / "page.html").write_text(page("Page", blocks), encoding="utf-8")
+    is_open = "document.querySelector('.folded').open"
+
+    async def work(opened: Tab) -> list[bool]:
+        await opened.open(tmp_path / "page.html")
+        seen = [await opened.tell(is_open)]
+        for event in ("beforeprint", "afterprint"):
+            await opened.tell(f"window.dispatchEvent(new Event('{event}'))")
+            seen.append(await opened.tell(is_open))
+        return seen
+
+    assert looked(work) == [False, True, False]
+
+
+def test_page_of_ten_thousand_users_opens(looked: Looked, tmp_path: Path) -> None:
+    """Each card has what a step of a user has; one in the middle is found and picked."""
+    path = tmp_path / "many.html"
+    cards = (user_card(Card(f"user-{number}", ("1",), BLOCKS * 3)) for number in range(10_000))
+    browser = Browser("user", ("steps",), cards, lambda number: f"All {number} of them.")
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(pieces(Page("many", "", (), ()), browser=browser))
+
+    async def work(opened: Tab) -> str:
+        await opened.open(path)
+        await opened.tell(
+            "(() => { const find = document.querySelector('#browser input'); find.value = 'user-5000'; "
+            "find.dispatchEvent(new Event('input')); })()"
+        )
+        await opened.tell(PICK.format(0))
+        assert await opened.tell("document.querySelectorAll('article svg').length") == 6
+        return str(await opened.tell("document.querySelector('article .who').textContent"))
+
+    assert looked(work) == "user-5000"

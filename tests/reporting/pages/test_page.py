@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import reduce
 from itertools import count
 from pathlib import Path
@@ -41,7 +41,7 @@ from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.run import replace_results
 from tests.benchmarks.streamprofile.test_scorer import a_step, facts, report, unscored, user
-from tests.reporting.documents.test_html import Parsed
+from tests.reporting.documents.test_html import Parsed, Users
 from tests.support import first_quick
 from tests.support.disks import CHANGING, WRITES, Death, FaultyDisk, QuickDisk
 from tests.support.scripted import baseline, by_turns, completion, serving
@@ -90,9 +90,13 @@ def read(path: Path) -> Parsed:
     return Parsed(path.read_text(encoding="utf-8"))
 
 
+def users_of(path: Path) -> Users:
+    return Users(path.read_text(encoding="utf-8"))
+
+
 def keys(path: Path) -> list[str]:
     """Of the users that a page lets pick."""
-    return [row[0] for row in read(path).data(id="listed")[0]]
+    return [line[0] for line in users_of(path).lines]
 
 
 # What is added up for pages
@@ -217,19 +221,22 @@ def test_shares_of_both_sides_add_up_in_every_picture_of_a_day(made: Path) -> No
 # Cards
 
 
-def cards_of(made: Path, name: str, subset: str) -> Iterator[tuple[str, list[Any]]]:
-    """Users of a page and their blocks."""
-    found = read(made / name / f"eval_report_{subset}.html")
-    return zip((row[0] for row in found.data(id="listed")[0]), found.data(class_="card"), strict=True)
+Tagged = list[tuple[str, str]]
+
+
+def tags_of(card: str) -> list[Tagged]:
+    """Return the rows of tags of a card, each tag with its kind."""
+    rows = re.findall(r'<p class="tags">(.*?)</p>', card)
+    return [re.findall(r"<bdi>(.*?)</bdi> <i>(.*?)</i>", row) for row in rows]
 
 
 def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made: Path, tasks: Path) -> None:
     """Every predicted tag is a hit of a kind or an error of a kind; every true tag that is not predicted is missed."""
     lines = [orjson.loads(line) for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines()]
     by_key = {line["user_id"]: line["prediction_tasks"] for line in lines}
-    seen = set()
-    for key, blocks in cards_of(made, "recency", "weibo"):
-        rows = [block for kind, block in blocks if kind == "Tags"]
+    seen, found = set(), users_of(made / PAGE)
+    for [key, *_], card in zip(found.lines, found.cards, strict=True):
+        rows = tags_of(card)
         for task, predicted, missed in zip(by_key[key], rows[::2], rows[1::2], strict=True):
             meta = task["meta"]
             lists = {
@@ -238,11 +245,11 @@ def test_cards_tell_each_prediction_by_kind_as_the_task_has_it(made: Path, tasks
                 "wrong, decayed": "D_decay",
                 "wrong, peer": "D_cluster",
             }
-            for tag, kind in predicted["tags"]:
+            for tag, kind in predicted:
                 seen.add(kind)
                 assert kind not in lists or tag in meta[lists[kind]]
             true = {*meta["T_new"], *meta["T_keep"]}
-            assert {tag for tag, _ in missed["tags"]} == true - {tag for tag, _ in predicted["tags"]}
+            assert {tag for tag, _ in missed} == true - {tag for tag, _ in predicted}
     assert {"hit, kept", "wrong, decayed"} <= seen
 
 
@@ -251,15 +258,17 @@ def test_cards_name_nobody_and_show_no_posts(made: Path, tasks: Path) -> None:
     text = (made / PAGE).read_text(encoding="utf-8")
     for line in (tasks / "weibo_inference_tasks.jsonl").read_bytes().splitlines():
         data = orjson.loads(line)
-        assert f'"{data["username"]}"' not in text
-        assert all(orjson.dumps(step["posts_text"]).decode() not in text for step in data["prediction_tasks"])
+        assert f">{data['username']}<" not in text and f'"{data["username"]}"' not in text
+        assert all(
+            line not in text for step in data["prediction_tasks"] for line in step["posts_text"].splitlines()[1:]
+        )
     assert "Posts are left out, but other texts may quote them." in text
 
 
 def test_posts_are_there_where_they_are_asked_for(own: Path) -> None:
     """And only then."""
     assert again(own, "--name", "recency", "--with-posts") == 0
-    labels = {block["label"] for kind, block in read(own / PAGE).data(class_="card")[0] if kind == "Quote"}
+    labels = set(re.findall(r"<summary>([\w ]+?)(?: \(.*?)?</summary>", users_of(own / PAGE).cards[0]))
     assert labels == {"Persona summary after this step", "Reasoning", "Reply", "Posts"}
 
 
@@ -358,14 +367,13 @@ def test_card_without_its_task_tells_hits_from_errors() -> None:
 
 def test_day_of_a_resident_is_drawn_with_places_and_path(made: Path) -> None:
     """A ribbon of the day and a sketch whose path goes over its places."""
-    _, blocks = next(cards_of(made, "commuter", "beijing"))
-    kinds = [kind for kind, _ in blocks]
-    assert {"Chart", "Sketch", "Table", "Quote"} <= set(kinds)
-    sketch = blocks[kinds.index("Sketch")][1]
-    places = [at for group in sketch["places"].values() for at in group]
-    assert sketch["paths"][0] and all(at in places for at in sketch["paths"][0])
-    together = read(made / "commuter/eval_report_beijing.html").data(id="pictures")[0]
-    assert "Sketch" in [kind for kind, _ in together]
+    card, *_ = users_of(made / "commuter/eval_report_beijing.html").cards
+    assert card.count('class="bar ') > 1 and "<table>" in card and "<details" in card
+    [path] = re.findall(r'class="line way" points="([^"]+)"', card)
+    places = set(re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', card))
+    assert {tuple(point.split(",")) for point in path.split()} <= places
+    text = (made / "commuter/eval_report_beijing.html").read_text(encoding="utf-8")
+    assert "Places, by what is done there</figcaption><svg" in text.partition('<script type="text/plain"')[0]
 
 
 # Who is shown
@@ -404,7 +412,7 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
     found = source(records(tmp_path / "a", 200, "长" * 15_000), 200)
     path = write_page(found, PageOptions())
     shown = len(keys(path))
-    assert path.stat().st_size < pages.LIMIT
+    assert path.stat().st_size < pages.MAX_BYTES
     assert 20 < shown < 50
     text = path.read_text(encoding="utf-8")
     assert f"{50 - shown} more were drawn, and left out to keep this page below 2 MB: mostly those" in text
@@ -413,7 +421,7 @@ def test_page_stays_below_two_megabytes_by_showing_fewer_users(tmp_path: Path) -
 def test_one_text_is_cut_where_it_is_very_long_and_says_so(tmp_path: Path) -> None:
     """A persona of 100,000 characters does not take a page for itself."""
     found = source(records(tmp_path / "a", 1, "长" * 100_000), 1)
-    assert "80000 more characters are in the run's files" in write_page(found, PageOptions()).read_text()
+    assert "80000 more characters: the run&#39;s files have them" in write_page(found, PageOptions()).read_text()
 
 
 def test_only_lines_of_users_that_are_shown_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -814,13 +822,7 @@ def test_report_does_without_tasks_that_have_gone(
     assert "without its tasks" in "".join(capsys.readouterr())
     found = read(own / PAGE)
     assert "The tasks were not at hand" in " ".join(found.texts)
-    kinds = {
-        kind
-        for card in found.data(class_="card")
-        for name, block in card
-        if name == "Tags"
-        for _, kind in block["tags"]
-    }
+    kinds = {kind for card in users_of(own / PAGE).cards for row in tags_of(card) for _, kind in row}
     assert kinds <= {"hit", "wrong", "missed"}
 
 
@@ -831,7 +833,7 @@ def test_report_over_all_runs_links_to_each(made: Path, tmp_path: Path) -> None:
     text = place.read_text(encoding="utf-8")
     place.unlink()
     assert 'href="recency/eval_report_weibo.html"' in text and 'href="commuter/eval_report_beijing.html"' in text
-    titles = [block["title"] for _, block in Parsed(text).data(id="pictures")[0]]
+    titles = re.findall(r"<figcaption[^>]*>(.*?)</figcaption><svg", text)
     assert titles[0] == "Score, with 95 % intervals" and "F1^NS, with 95 % intervals" in titles
     out = tmp_path / "elsewhere.html"
     assert again(made, "--out", str(out)) == 0
@@ -858,11 +860,12 @@ def test_report_over_all_runs_marks_what_is_incomplete_or_synthetic(own: Path) -
     (part / "eval_report_weibo.json").write_bytes(orjson.dumps(data))
     assert again(own) == 0
     found = read(own / "index.html")
-    charts = [block for kind, block in found.data(id="pictures")[0] if kind == "Chart"]
-    assert all(sorted(chart["x"]) == ["part *", "recency"] for chart in charts)
+    pictures = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>(<svg.*?</svg>)", (own / "index.html").read_text())
+    names = [re.findall(r">(part \*|recency|part)</text>", svg) for _, svg in pictures]
+    assert names and all(sorted(each) == ["part *", "recency"] for each in names)
     texts = " ".join(found.texts)
     assert "INCOMPLETE: 1 of 2" in texts and "part on weibo 1 of" in texts
-    assert all("*: not all users of the tasks file are scored" in chart["title"] for chart in charts)
+    assert all("*: not all users of the tasks file are scored" in title for title, _ in pictures)
     assert "recency: synthetic tasks" in texts and "part: synthetic tasks" not in texts
 
 
