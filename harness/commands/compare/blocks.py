@@ -13,15 +13,14 @@ from msgspec import convert
 from harness.benchmark import Metric
 from harness.benchmarks.rendering import ends
 from harness.commands.compare.figures import ALL
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table
 from harness.model import JSON
 from harness.reply_facts import ReplyFacts
 from harness.reporting.report import APPROXIMATE, level
-from harness.reporting.xlsx import WHOLE, Cell, Content, Sheet, decimals
 from harness.scoring.intervals import FEWEST_AT_ALL
 from harness.ui.words import plural
 
-P_FORMAT = decimals(4)
+P_DIGITS = 4
 MOST = 10
 """Users shown in text that differ most."""
 AS_GIVEN = (
@@ -253,43 +252,45 @@ def _ranking(pair: JSON) -> Metric:
 # Sheets
 
 
-def sheets(data: JSON) -> list[Sheet]:
+def sheets(data: JSON) -> list[Table]:
     """Return verdicts, figures, coverage and users, all pairs in each."""
     pairs = data["pairs"]
 
-    def words(pair: JSON) -> Iterator[Sequence[Content]]:
+    def words(pair: JSON) -> Iterator[Sequence[str | Cell]]:
         kinds = {"warning": pair["warnings"], "coverage": coverage_notes(pair), "verdict": pair["verdicts"]}
         return ((kind, words) for kind, sentences in kinds.items() for words in sentences)
 
-    def users(pair: JSON) -> Iterator[Sequence[Content]]:
+    def users(pair: JSON) -> Iterator[Sequence[str | Cell]]:
         metric = _ranking(pair)
         for one in pair["most_different"]:
             yield one["subset"], one["user_id"], metric.name, _figure(metric, one["difference"])
 
     return [
-        Sheet("Verdicts", ("A", "B", "", "in words"), _under(pairs, words), tuple(method(data))),
+        Table(("A", "B", "", "in words"), _under(pairs, words), "Verdicts", tuple(method(data))),
         _figure_sheet(pairs),
         _coverage_sheet(pairs),
-        Sheet("Users", ("A", "B", "subset", "user", "metric", "A - B"), _under(pairs, users)),
+        Table(("A", "B", "subset", "user", "metric", "A - B"), _under(pairs, users), "Users"),
     ]
 
 
-def _under(pairs: Sequence[JSON], rows: Callable[[JSON], Iterable[Sequence[Content]]]) -> list[Sequence[Content]]:
+def _under(
+    pairs: Sequence[JSON], rows: Callable[[JSON], Iterable[Sequence[str | Cell]]]
+) -> tuple[tuple[str | Cell, ...], ...]:
     """Return the rows of all pairs, each after the names of its runs."""
-    return [(pair["a"], pair["b"], *row) for pair in pairs for row in rows(pair)]
+    return tuple((pair["a"], pair["b"], *row) for pair in pairs for row in rows(pair))
 
 
-def _figure_sheet(pairs: Sequence[JSON]) -> Sheet:
+def _figure_sheet(pairs: Sequence[JSON]) -> Table:
     are_shares = {metric.unit for pair in pairs for metric in _units(pair).values()} == {None}
     unit = " (%)" if are_shares else ""
     spans = ("from", "to", "from (simultaneous)", "to (simultaneous)", "p (not corrected)", "p (adjusted)")
     about = ("unit", "kind", "compared by", "A as given", "B as given", "approximate")
     columns = ("A", "B", "subset", "metric", f"A{unit}", f"B{unit}", "A - B", *spans, *AGREEMENT, *about)
     notes = ("Differences of shares in points; from, to: 95 % interval.",)
-    return Sheet("Figures", columns, _under(pairs, _figure_rows), notes)
+    return Table(columns, _under(pairs, _figure_rows), "Figures", notes)
 
 
-def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
+def _figure_rows(pair: JSON) -> Iterator[Sequence[str | Cell]]:
     units = _units(pair)
     for of in pair["figures"]:
         metric = units[of["metric"]]
@@ -299,20 +300,20 @@ def _figure_rows(pair: JSON) -> Iterator[Sequence[Content]]:
             of["subset"],
             metric.name,
             *(_figure(metric, value) for value in (of["a"], of["b"], of["difference"], *spans)),
-            *(_cell(of[name], P_FORMAT) for name in ("p", "p_adjusted")),
+            *(_cell(of[name], P_DIGITS) for name in ("p", "p_adjusted")),
             *map(_cell, counts),
             metric.shown_unit,
             "exploratory" if of["exploratory"] else "primary",
-            of["compared"],
+            of["compared"] or "",
             *(_figure(metric, (of["given"] or of)[side]) for side in "ab"),
             "~" if of["ci95"] and of["approximate"] else "",
         )
 
 
-def _coverage_sheet(pairs: Sequence[JSON]) -> Sheet:
+def _coverage_sheet(pairs: Sequence[JSON]) -> Table:
     numbers = ("scored", "expected", "failed", "users_in_tasks")
 
-    def rows(pair: JSON) -> Iterator[Sequence[Content]]:
+    def rows(pair: JSON) -> Iterator[Sequence[str | Cell]]:
         for of in pair["coverage"]:
             both, *alone = _shared(of)
             counts = [*(of[side][name] for side in "ab" for name in numbers), both, of["other_tasks"], *alone]
@@ -320,12 +321,12 @@ def _coverage_sheet(pairs: Sequence[JSON]) -> Sheet:
 
     titles = (f"{side} {name.replace('_', ' ')}" for side in "AB" for name in numbers)
     columns = ("A", "B", "subset", *titles, "both", "other task", "only A", "only B")
-    return Sheet("Coverage", columns, _under(pairs, rows))
+    return Table(columns, _under(pairs, rows), "Coverage")
 
 
-def _figure(metric: Metric, value: float | None) -> Cell | None:
-    return _cell(None if value is None else metric.scale * value, decimals(metric.decimals))
+def _figure(metric: Metric, value: float | None) -> str | Cell:
+    return _cell(None if value is None else metric.scale * value, metric.decimals)
 
 
-def _cell(value: float | None, number: str = WHOLE) -> Cell | None:
-    return None if value is None else Cell(value, number=number)
+def _cell(value: float | None, digits: int = 0) -> str | Cell:
+    return "" if value is None else Cell(str(value), value, digits)

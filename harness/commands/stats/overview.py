@@ -1,4 +1,4 @@
-"""The page over all runs (`report` without a name): a table of each metric, charts and rankings."""
+"""The page over all runs (`report` without a name): the tables of `stats` by benchmark, charts and rankings."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from harness import defaults
 from harness.analysis import selection
 from harness.benchmarks.rendering import ends
 from harness.commands import report
-from harness.commands.stats import formats, tables
-from harness.commands.stats.footnotes import left_out, notes
-from harness.commands.stats.grid import Number
-from harness.commands.stats.reports import Scored, checked, without_merged
-from harness.commands.stats.tables import Figure, MetricTable, Row, own_groups
+from harness.commands.stats import leaderboard, standings
+from harness.commands.stats.leaderboard import RUN
+from harness.commands.stats.missing import left_out, unranked
+from harness.commands.stats.notes import notes
+from harness.commands.stats.run_reports import RunReport, checked, without_merged
+from harness.commands.stats.standings import Figure, Row, Standing, mean_groups
 from harness.commands.stats.uncertainty import with_uncertainty
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table, without_empty_columns
 from harness.errors import BadInput
 from harness.reporting.outputs import check_free
-from harness.reporting.report import CHANCE, level
 from harness.store import atomic
 from harness.store.files import RunFiles
-from harness.ui.words import plural
-
-RUN = "run"
-"""The first column of the table of all runs."""
 
 
 def execute(args: report.Options) -> int:
@@ -39,182 +35,125 @@ def execute(args: report.Options) -> int:
     found, _ = report.selected(args)
     place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
     runs, code = selection.each(found, _reported, report.label)
-    write(runs, {files.report("json") for files in found}, args.results_dir, place)
+    _write(runs, {files.report("json") for files in found}, args.results_dir, place)
     report.show(place)
     return code
 
 
-def _reported(files: RunFiles) -> tuple[Scored, str]:
+def _reported(files: RunFiles) -> tuple[RunReport, str]:
     """Return a report as `stats` reads it, and the path of its page, else of its text, from the results folder."""
-    scored = checked(report.read(files), files.report("json"))
+    run_report = checked(report.read(files), files.report("json"))
     paths = map(files.report, ("html", "txt"))
     path = next((path for path in paths if path.exists()), files.report("json"))
-    return scored, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
+    return run_report, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
-def write(found: Sequence[tuple[Scored, str]], there: Collection[Path], results: Path, place: Path) -> None:
+def _write(found: Sequence[tuple[RunReport, str]], there: Collection[Path], results: Path, place: Path) -> None:
     """Write the page over the runs of a results folder, with links to their own pages. `there` are the files of all
     reports, also of those that could not be read. Raise `BadInput` if no report is current."""
     from harness.reporting import html
 
     left = left_out([], there, results, ())
-    runs = without_merged([run for run, _ in found if (run.run, run.subset) not in left.outdated])
-    if not runs:
+    reports = without_merged([of for of, _ in found if (of.run, of.subset) not in left.outdated])
+    if not reports:
         raise BadInput(left.nothing_else(results, ()))
-    blocks: list[Block] = list(map(Paragraph, left.sentences()))
-    uncertain, unranked = with_uncertainty(tables.tables(runs, with_published=False), results)
-    blocks += map(Paragraph, unranked)
-    of_metrics = [replace(table, rows=tuple(_by_score(table))) for table in tables.main(uncertain)]
-    for name in dict.fromkeys(run.benchmark for run in runs):
-        mine = [table for table in of_metrics if table.benchmark == name]
-        blocks += _blocks([run for run in runs if run.benchmark == name], mine)
-    links = _links([(run, address) for run, address in found if run in runs]) if place.parent == results else {}
+    ranked, unusable = with_uncertainty(standings.standings(reports, published=False), results)
+    blocks: list[Block] = [Paragraph(sentence) for sentence in (*left.sentences(), *unranked(unusable))]
+    main = [replace(standing, rows=tuple(_by_score(standing))) for standing in standings.main(ranked)]
+    for name in dict.fromkeys(of.report.benchmark for of in reports):
+        of_benchmark = [standing for standing in main if standing.benchmark == name]
+        blocks += _blocks([of for of in reports if of.report.benchmark == name], of_benchmark)
+    links: dict[tuple[str, str], str] = {}
+    for of, address in found if place.parent == results else ():
+        if of in reports:
+            links[of.run, of.subset] = address
+            links.setdefault((of.run, RUN), address)
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
 
 
-def _links(found: Sequence[tuple[Scored, str]]) -> dict[tuple[str, str], str]:
-    """Return the address of each run's page, by run and subset; by run alone that of its first subset."""
-    links: dict[tuple[str, str], str] = {}
-    for run, address in found:
-        links[run.run, run.subset] = address
-        links.setdefault((run.run, RUN), address)
-    return links
+def _by_score(standing: Standing) -> list[Row]:
+    """Return complete runs first, of these the ones with the most subsets, those of the same subsets together and the
+    best of them first."""
+    sign = 1 if standing.metric.lower_is_better else -1
+
+    def key(row: Row) -> tuple[bool, int, tuple[str, ...], float]:
+        is_partial = not all(report.complete for report in row.reports)
+        return is_partial, -len(row.subsets), row.subsets, sign * (row.mean.shown.value or 0.0) if row.mean else 0.0
+
+    return sorted(standing.rows, key=key)
 
 
-def _by_score(table: MetricTable) -> list[Row]:
-    """Return the rows with the most subsets first, those of the same subsets together and the best of them first."""
-    sign = 1 if table.metric.lower_is_better else -1
-
-    def key(row: Row) -> tuple[int, tuple[str, ...], float]:
-        return -len(row.over), row.over, sign * row.own.shown.value if row.own else 0.0
-
-    return sorted(table.rows, key=key)
-
-
-def _blocks(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Iterator[Block]:
-    yield Heading(runs[0].declared.title)
-    yield Paragraph(
-        f"{plural(len(runs), 'report')}. Only runs with the same prompt, tasks and settings compare; "
-        "intervals are over the choice of users."
-    )
-    yield _overview(runs, of_metrics)
-    yield from map(Paragraph, notes(of_metrics, show_ranks=False))
-    for table in of_metrics:
-        if len(table.columns) > 1:
-            yield _by_subset(table)
-        yield _of_subsets(table)
-        yield from rankings(table)
+def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> Iterator[Block]:
+    by_run: dict[str, list[RunReport]] = {row.name: [] for standing in of_benchmark for row in standing.rows}
+    for of in reports:
+        by_run.setdefault(of.run, []).append(of)
+    yield Heading(reports[0].report.heading)
+    yield _means(by_run, of_benchmark)
+    yield from map(Paragraph, notes(of_benchmark))
+    for standing in of_benchmark:
+        if len(standing.columns) > 1:
+            yield leaderboard.table(standing, intervals=True)
+        yield _of_subsets(standing)
+        yield from rankings(standing)
+    about = [(run, "; ".join(dict.fromkeys(report.about for report in some))) for run, some in by_run.items()]
+    yield Table((RUN, "what"), tuple(about))
 
 
-def _overview(runs: Sequence[Scored], of_metrics: Sequence[MetricTable]) -> Table:
-    """Return a row per run, the best by the first metric first, with its mean over its subsets, described as in the
-    tables of `stats`."""
-    by_name: dict[str, list[Scored]] = {row.name: [] for table in of_metrics for row in table.rows}
-    for run in runs:
-        by_name.setdefault(run.run, []).append(run)
-    differ, rows = any(table.same_mean is None for table in of_metrics), []
-    for name, of in by_name.items():
-        scored, expected = sum(one.scored for one in of), sum(one.expected for one in of)
-        invalid, answers = sum(one.invalid for one in of), sum(one.answers for one in of)
-        figures = [cell for table in of_metrics for cell in _mean(table, name)]
+def _means(by_run: dict[str, list[RunReport]], of_benchmark: Sequence[Standing]) -> Table:
+    """Return a row for each run, the best by the first metric first, with its means over its subsets."""
+    columns, rows = [RUN], []
+    for standing in of_benchmark:
+        mean = f" ({standing.same_mean})" if len(standing.columns) > 1 else ""
+        columns += [f"{standing.metric.name}, {standing.metric.shown_unit}{mean}", "rank"]
+    for run, reports in by_run.items():
+        cells: list[str | Cell] = [run]
+        for standing in of_benchmark:
+            row = next((row for row in standing.rows if row.name == run), Row(run, {}))
+            cells += [*leaderboard.cells(standing, standing.mean(row)), row.rank]
+        scored, expected = sum(of.scored for of in reports), sum(of.expected for of in reports)
+        users = Cell(f"{scored} of {expected}", note="INCOMPLETE" if any(of.is_incomplete for of in reports) else "")
+        invalid = sum(of.invalid for of in reports)
         rows.append(
-            (
-                name,
-                f"{'INCOMPLETE: ' * any(one.is_incomplete for one in of)}{scored} of {expected}",
-                f"{invalid} of {answers}" if invalid else "0",
-                *((_subsets(of),) if differ else ()),
-                *figures,
-                Row(name, {}, tuple(of)).about,
-            )
+            (*cells, users, f"{invalid} of {sum(of.answers for of in reports)}" if invalid else "", _subsets(reports))
         )
-    chance = [cell for table in of_metrics for cell in _chance(table)]
-    if any(chance):
-        rows.append((CHANCE, "", "", *([""] if differ else ()), *chance, ""))
-    heads = [head for table in of_metrics for head in (_head(table), *table.rank_head)]
-    return Table((RUN, "users", "invalid", *(["subsets"] if differ else ()), *heads, "what"), tuple(rows))
+    return without_empty_columns(Table((*columns, "users", "invalid", "subsets"), tuple(rows)))
 
 
-def _subsets(of: Sequence[Scored]) -> str:
+def _subsets(reports: Sequence[RunReport]) -> str:
     """Return the subsets of a run in the benchmark's order, of all of them their number."""
-    known, there = of[0].declared.subsets, {report.subset for report in of}
+    known, there = reports[0].report.subsets, {report.subset for report in reports}
     return f"all {len(known)}" if there.issuperset(known) else ", ".join(name for name in known if name in there)
 
 
-def _head(table: MetricTable) -> str:
-    column = f" ({table.same_mean or tables.MEAN})" if len(table.columns) > 1 else ""
-    return f"{table.metric.name}, {table.metric.shown_unit}{column}"
+def _of_subsets(standing: Standing) -> Chart:
+    """Return a row per run and a dot per subset; a run of which not all users are scored has an asterisk."""
+    partial = [any(figure and not figure.complete for figure in row.figures.values()) for row in standing.rows]
+    rows = [f"{row.name} *" if is_partial else row.name for row, is_partial in zip(standing.rows, partial, strict=True)]
+    there = [name for name in standing.subsets if standing.in_column(name)]
+    explained = "; *: not all users of the tasks file are scored" if any(partial) else ""
+    series = [_series(name, [row.figures[name] for row in standing.rows]) for name in there]
+    return _chart(standing, f"{standing.metric.name}, with 95 % intervals{explained}", rows, series)
 
 
-def _mean(table: MetricTable, run: str) -> tuple[str, ...]:
-    """Return a run's mean over its subsets, and its rank if the table has ranks."""
-    row = next((row for row in table.rows if row.name == run), None)
-    return (_figure(table, row.own if row else None), *table.ranks(row))
-
-
-def _chance(table: MetricTable) -> tuple[str, ...]:
-    """Return the chance level of the mean, empty for none or several; nothing under the ranks."""
-    chance = table.chance.get(table.same_mean or "")
-    return ("" if chance is None else level(table.metric, *chance), *table.ranks(None))
-
-
-def _by_subset(table: MetricTable) -> Table:
-    """Return the figures of each subset, and the average if a run has one."""
-    columns = [name for name in table.columns if any(row.figures[name] for row in table.rows)]
-    rows = [
-        (row.name, *(_figure(table, row.figures[column]) for column in columns), *table.ranks(row))
-        for row in table.rows
-    ]
-    if levels := table.chance:
-        texts = (level(table.metric, *levels[column]) if column in levels else "" for column in columns)
-        rows.append((CHANCE, *texts, *table.ranks(None)))
-    return Table((table.title, *columns, *table.rank_head), tuple(rows))
-
-
-def _figure(table: MetricTable, of: Figure | None) -> str:
-    return _text(formats.number(table, of, intervals=True)) or "n/a"
-
-
-def _text(number: Number | None) -> str:
-    """Return a figure with its interval on a line of its own; empty for none."""
-    if number is None:
-        return ""
-    published = f" ({number.published})" if number.published else ""
-    return "\n".join(filter(None, (f"{number.text}{'*' if number.marked else ''}{published}", number.interval)))
-
-
-def _of_subsets(table: MetricTable) -> Chart:
-    """Return a row per run and a dot per subset; a run of which not all users are scored has a star."""
-    starred = [any(of and not of.complete for of in row.figures.values()) for row in table.rows]
-    rows = [f"{row.name} *" if star else row.name for row, star in zip(table.rows, starred, strict=True)]
-    there = [name for name in table.layout.subsets if any(row.figures[name] for row in table.rows)]
-    explained = "; *: not all users of the tasks file are scored" if any(starred) else ""
-    made = [_series(name, [row.figures[name] for row in table.rows]) for name in there]
-    return _chart(table, f"{table.metric.name}, with 95 % intervals{explained}", rows, made)
-
-
-def rankings(table: MetricTable) -> Iterator[Chart]:
-    """Yield a picture of the runs' own means for each set of runs that are ranked together, the best run first."""
-    for subsets, group in own_groups(table.rows):
-        ranked = [(table.rows[number], figure) for number, figure in group.items() if figure.rank]
-        ranked.sort(key=lambda one: one[1].ranked or 0.0, reverse=not table.metric.lower_is_better)
+def rankings(standing: Standing) -> Iterator[Chart]:
+    """Yield a picture of the runs' means for each set of runs that are ranked together, the best run first, in the
+    colour of those that are not separable from the best or of the others."""
+    for subsets, group in mean_groups(standing.rows):
+        ranked = [(standing.rows[number], figure) for number, figure in group.items() if figure.rank]
+        ranked.sort(key=lambda run: run[1].ranked or 0.0, reverse=not standing.metric.lower_is_better)
         if ranked:
-            yield _ranking(table, table.mean_name(subsets), ranked)
-
-
-def _ranking(table: MetricTable, mean: str, ranked: Sequence[tuple[Row, Figure]]) -> Chart:
-    """Return a row per run, in the colour of those that are not separable from the best or of the others."""
-    first = [figure if figure.rank and not figure.rank.separable else None for _, figure in ranked]
-    others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
-    title = f"{table.metric.name}, {mean}: runs with their ranks, and 95 % intervals"
-    series = _series("not separable from the best", first), _series("worse than the best", others)
-    return _chart(table, title, [f"{row.name} ({row.rank_text})" for row, _ in ranked], series)
+            first = [figure if figure.rank and not figure.rank.separable else None for _, figure in ranked]
+            others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
+            title = f"{standing.metric.name}, {standing.mean_name(subsets)}: runs with their ranks, and 95 % intervals"
+            series = _series("not separable from the best", first), _series("worse than the best", others)
+            yield _chart(standing, title, [f"{row.name} ({row.rank})" for row, _ in ranked], series)
 
 
 def _series(name: str, figures: Sequence[Figure | None]) -> Series:
     values = tuple(figure.shown.value if figure else None for figure in figures)
-    return Series(name, values, *ends([figure.shown.interval if figure else None for figure in figures]))
+    return Series(name, values, *ends([figure.shown.ci95 if figure else None for figure in figures]))
 
 
-def _chart(table: MetricTable, title: str, rows: Sequence[str], series: Sequence[Series]) -> Chart:
-    metric = table.metric
+def _chart(standing: Standing, title: str, rows: Sequence[str], series: Sequence[Series]) -> Chart:
+    metric = standing.metric
     return Chart("intervals", title, tuple(rows), metric.shown_unit, "", tuple(series), metric.unit is None)
