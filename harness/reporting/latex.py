@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec.structs import replace
-
-from harness.document import Cell, Table, cell_text
+from harness.document import Cell, Table
 from harness.printable import on_one_line
 
 BEFORE = (
@@ -98,8 +96,8 @@ def _cell(cell: str | Cell) -> str:
     """Return a cell without its interval. A hyphen after a digit is that of a range, any other a minus."""
     if isinstance(cell, str):
         return _text(cell)
-    note = cell_text(replace(cell, text="", partial=False, interval=""))
-    marked = MARKUP[cell.place].format(_text(cell.text)) + (ASTERISK if cell.partial else "") + _text(note)
+    asterisk, note = ASTERISK if cell.partial else "", f" ({_text(cell.note)})" if cell.note else ""
+    marked = f"{MARKUP[cell.place].format(_text(cell.text))}{asterisk}{note}"
     return re.sub(r"(?<=\d)-", "--", re.sub(r"(?<!\d)-", "$-$", marked))
 
 

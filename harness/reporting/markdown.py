@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
-from harness.document import Cell, Table, cell_text
+from harness.document import Cell, Table
 from harness.printable import on_one_line
 
 MARKUP = {None: "{}", "best": "**{}**", "second": "<ins>{}</ins>"}
@@ -29,7 +27,9 @@ def _table(table: Table) -> tuple[str, ...]:
 def _cell(cell: str | Cell) -> str:
     if isinstance(cell, str):
         return _text(cell)
-    return MARKUP[cell.place].format(_text(cell.text)) + _text(cell_text(replace(cell, text="")))
+    asterisk, note = "\\*" if cell.partial else "", f" ({_text(cell.note)})" if cell.note else ""
+    interval = f" {_text(cell.interval)}" if cell.interval else ""
+    return f"{MARKUP[cell.place].format(_text(cell.text))}{asterisk}{note}{interval}"
 
 
 def _text(text: str) -> str:

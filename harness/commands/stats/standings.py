@@ -285,9 +285,8 @@ def _run_row(run: str, standing: Standing, reports: Sequence[RunReport]) -> Row:
 
 
 def _published_row(model: str, values: Mapping[str, float], standing: Standing, columns: Sequence[str]) -> Row:
-    figures: dict[str, Figure | None] = dict.fromkeys(standing.all_columns)
-    figures |= {name: Figure(Value(values[name])) for name in columns if name in values}
-    return Row(model, figures)
+    figures = {name: Figure(Value(value)) for name, value in values.items() if name in columns}
+    return Row(model, figures | {name: None for name in standing.all_columns if name not in figures})
 
 
 def _figure(standing: Standing, report: RunReport) -> Figure | None:
