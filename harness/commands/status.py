@@ -38,7 +38,7 @@ COLUMNS = (
     *("name", "subset", "model", "state", "users", "repeats", "done", "percent", "failed", "requests"),
     *(*TOKENS, "cost", "waves", "updated"),
 )
-LEAST_FIRST = ("completion_tokens", "prompt_tokens", "requests", "percent", "updated", "model", "repeats", "waves")
+LEAST_FIRST = ("completion_tokens", "prompt_tokens", "model", "requests", "updated", "percent", "repeats", "waves")
 """Columns that a narrow terminal has no room for are left out in this order; of the others some may follow below."""
 
 

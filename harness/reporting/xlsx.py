@@ -17,7 +17,6 @@ import xlsxwriter
 from rich.cells import cell_len
 
 from harness.document import Cell, Table, cell_text
-from harness.reporting.text import wrap
 from harness.store import atomic
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 NARROWEST, WIDEST = 6, 60
 """Columns are as wide as what they hold, in characters, within these bounds; longer text is wrapped."""
-LINE, ROW = 15, 16.5
-"""Height of a line of the default font, and of a row with one, in points."""
-LINES_MOST = 20
 NOTES = "notes"
 A4, A3 = 9, 8
 A4_WIDE = 150
@@ -93,11 +89,8 @@ Form = Callable[..., Any]
 
 
 def _fill(page: Worksheet, table: Table, form: Form) -> None:
-    columns = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.columns)
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     widths = [_width(head, cells) for head, cells in zip(table.columns, columns, strict=True)]
-    lines = [len(wrap(head, int(width) - 1)) for head, width in zip(table.columns, widths, strict=True)]
-    page.set_default_row(ROW)
-    page.set_row(0, _height(max(lines, default=1)))
     for column, (head, cells) in enumerate(zip(table.columns, columns, strict=True)):
         page.set_column(column, column, widths[column])
         # A head is right over numbers, left over text, which keeps off numbers before it by an indent.
@@ -105,30 +98,17 @@ def _fill(page: Worksheet, table: Table, form: Form) -> None:
         align, indent = ("right", 0) if has_numbers else ("left", int(column > 0))
         look = form(bold=True, bottom=1, text_wrap=True, valign="bottom", align=align, indent=indent)
         page.write_string(0, column, _text(head), look)
-    for number, row in enumerate(table.rows, 1):
-        _row(page, number, row, widths, form)
+        for number, cell in enumerate(cells, 1):
+            if isinstance(cell, Cell) and cell.value is not None:
+                page.write_number(number, column, cell.value, _look(cell, form))
+            elif text := _text(cell_text(cell)):
+                wraps = cell_len(text) > widths[column] or "\n" in text
+                page.write_string(number, column, text, form(valign="vcenter", text_wrap=wraps, indent=int(column > 0)))
     page.freeze_panes(1, 1)
     page.set_landscape()
     page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)
     page.fit_to_pages(1, 0)
     page.repeat_rows(0)
-
-
-def _row(page: Worksheet, number: int, row: Sequence[str | Cell], widths: Sequence[float], form: Form) -> None:
-    lines = 1
-    for column, cell in enumerate(row):
-        if isinstance(cell, Cell) and cell.value is not None:
-            page.write_number(number, column, cell.value, _look(cell, form))
-        elif text := _text(cell_text(cell)):
-            is_wide = cell_len(text) > widths[column] or "\n" in text
-            page.write_string(number, column, text, form(valign="vcenter", text_wrap=is_wide, indent=int(column > 0)))
-            lines = max(lines, len(wrap(text, int(widths[column]) - 1))) if is_wide else lines
-    if lines > 1:
-        page.set_row(number, _height(lines))
-
-
-def _height(lines: int) -> float:
-    return ROW + LINE * (min(lines, LINES_MOST) - 1)
 
 
 def _look(cell: Cell, form: Form) -> Any:

@@ -234,6 +234,6 @@ def _notes(chosen: Sequence[Standing], args: Options, *, places: bool = True) ->
 def _about(chosen: Sequence[Standing]) -> list[str]:
     """Return a description of each run, once."""
     about: dict[str, dict[str, None]] = {}
-    for row in (row for standing in chosen for row in standing.runs):
-        about.setdefault(row.name, {})[row.about] = None
-    return [f"{name}: {'; '.join(texts)}" for name, texts in about.items()]
+    for report in (report for standing in chosen for report in standing.reports):
+        about.setdefault(report.run, {})[report.about] = None
+    return [f"{run}: {'; '.join(texts)}" for run, texts in about.items()]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from harness.benchmark import Metric
 from harness.commands.compare.figures import ALL
 from harness.commands.stats import costs
+from harness.commands.stats.run_reports import about_run
 from harness.commands.stats.standings import AVERAGE, Figure, Rank, Row, Standing
 from harness.cost import plain as plain_amount
 from harness.model import JSON
@@ -53,7 +54,7 @@ def _csv_line(standing: Standing, row: Row, column: str, figure: Figure) -> JSON
         "subset": ALL if column == AVERAGE else column,
         "unit": metric.shown_unit,
         "published": not row.reports,
-        "what": row.about,
+        "what": about_run(row.reports),
     }
     return _in_cells(data)
 
@@ -78,7 +79,7 @@ def _csv_costs(standing: Standing) -> Iterator[JSON]:
                 "invalid": report.invalid,
                 "complete": report.complete,
                 "published": False,
-                "what": row.about,
+                "what": about_run(row.reports),
             }
         )
 

@@ -69,7 +69,7 @@ def _settings(standings: Sequence[Standing]) -> Iterator[str]:
     """Yield the settings of runs that are ranked together although these differ."""
     differing: dict[str, str] = {}
     for standing in standings:
-        for _, group in groups(standing.rows, standing.all_columns):
+        for _, _, group in groups(standing):
             of = {figure.report.run: figure.report.settings for figure in group.values() if figure.report}
             if len(set(of.values())) > 1:
                 differing |= {run: f"{run}: {', '.join(settings)}" for run, settings in of.items() if settings}

@@ -16,12 +16,13 @@ from harness.commands.stats import leaderboard, standings
 from harness.commands.stats.leaderboard import RUN
 from harness.commands.stats.missing import left_out, unranked
 from harness.commands.stats.notes import notes
-from harness.commands.stats.run_reports import RunReport, checked, without_merged
-from harness.commands.stats.standings import Figure, Row, Standing, mean_groups
+from harness.commands.stats.run_reports import RunReport, about_run, checked, without_merged
+from harness.commands.stats.standings import Row, Standing
 from harness.commands.stats.uncertainty import with_uncertainty
-from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table, without_empty_columns
+from harness.document import Block, Chart, Heading, Paragraph, Series, Table
 from harness.errors import BadInput
 from harness.reporting.outputs import check_free
+from harness.scoring.reports import Value
 from harness.store import atomic
 from harness.store.files import RunFiles
 
@@ -59,10 +60,9 @@ def _write(found: Sequence[tuple[RunReport, str]], there: Collection[Path], resu
         raise BadInput(left.nothing_else(results, ()))
     ranked, unusable = with_uncertainty(standings.standings(reports, published=False), results)
     blocks: list[Block] = [Paragraph(sentence) for sentence in (*left.sentences(), *unranked(unusable))]
-    main = [replace(standing, rows=tuple(_by_score(standing))) for standing in standings.main(ranked)]
     for name in dict.fromkeys(of.report.benchmark for of in reports):
-        of_benchmark = [standing for standing in main if standing.benchmark == name]
-        blocks += _blocks([of for of in reports if of.report.benchmark == name], of_benchmark)
+        main = [standing for standing in standings.main(ranked) if standing.benchmark == name]
+        blocks += _blocks([of for of in reports if of.report.benchmark == name], main)
     links: dict[tuple[str, str], str] = {}
     for of, address in found if place.parent == results else ():
         if of in reports:
@@ -71,89 +71,44 @@ def _write(found: Sequence[tuple[RunReport, str]], there: Collection[Path], resu
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
 
 
-def _by_score(standing: Standing) -> list[Row]:
-    """Return complete runs first, of these the ones with the most subsets, those of the same subsets together and the
-    best of them first."""
+def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> Iterator[Block]:
+    yield Heading(reports[0].report.heading)
+    for standing in of_benchmark:
+        ordered = _by_score(standing)
+        yield leaderboard.table(ordered, intervals=True)
+        yield _chart(ordered)
+    yield from map(Paragraph, notes(of_benchmark))
+    by_run: dict[str, list[RunReport]] = {}
+    for of in reports:
+        by_run.setdefault(of.run, []).append(of)
+    rows = [
+        (run, f"{sum(of.scored for of in some)} of {sum(of.expected for of in some)}", about_run(some))
+        for run, some in by_run.items()
+    ]
+    yield Table((RUN, "users", "what"), tuple(rows))
+
+
+def _by_score(standing: Standing) -> Standing:
+    """Return a standing with the complete runs first, of these the ones with the most subsets, those of the same
+    subsets together and the best of them first."""
     sign = 1 if standing.metric.lower_is_better else -1
 
     def key(row: Row) -> tuple[bool, int, tuple[str, ...], float]:
-        is_partial = not all(report.complete for report in row.reports)
+        is_partial = not (row.mean and row.mean.complete)
         return is_partial, -len(row.subsets), row.subsets, sign * (row.mean.shown.value or 0.0) if row.mean else 0.0
 
-    return sorted(standing.rows, key=key)
+    return replace(standing, rows=tuple(sorted(standing.rows, key=key)))
 
 
-def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> Iterator[Block]:
-    by_run: dict[str, list[RunReport]] = {row.name: [] for standing in of_benchmark for row in standing.rows}
-    for of in reports:
-        by_run.setdefault(of.run, []).append(of)
-    yield Heading(reports[0].report.heading)
-    yield _means(by_run, of_benchmark)
-    yield from map(Paragraph, notes(of_benchmark))
-    for standing in of_benchmark:
-        if len(standing.columns) > 1:
-            yield leaderboard.table(standing, intervals=True)
-        yield _of_subsets(standing)
-        yield from rankings(standing)
-    about = [(run, "; ".join(dict.fromkeys(report.about for report in some))) for run, some in by_run.items()]
-    yield Table((RUN, "what"), tuple(about))
-
-
-def _means(by_run: dict[str, list[RunReport]], of_benchmark: Sequence[Standing]) -> Table:
-    """Return a row for each run, the best by the first metric first, with its means over its subsets."""
-    columns, rows = [RUN], []
-    for standing in of_benchmark:
-        mean = f" ({standing.same_mean})" if len(standing.columns) > 1 else ""
-        columns += [f"{standing.metric.name}, {standing.metric.shown_unit}{mean}", "rank"]
-    for run, reports in by_run.items():
-        cells: list[str | Cell] = [run]
-        for standing in of_benchmark:
-            row = next((row for row in standing.rows if row.name == run), Row(run, {}))
-            cells += [*leaderboard.cells(standing, standing.mean(row)), row.rank]
-        scored, expected = sum(of.scored for of in reports), sum(of.expected for of in reports)
-        users = Cell(f"{scored} of {expected}", note="INCOMPLETE" if any(of.is_incomplete for of in reports) else "")
-        invalid = sum(of.invalid for of in reports)
-        rows.append(
-            (*cells, users, f"{invalid} of {sum(of.answers for of in reports)}" if invalid else "", _subsets(reports))
-        )
-    return without_empty_columns(Table((*columns, "users", "invalid", "subsets"), tuple(rows)))
-
-
-def _subsets(reports: Sequence[RunReport]) -> str:
-    """Return the subsets of a run in the benchmark's order, of all of them their number."""
-    known, there = reports[0].report.subsets, {report.subset for report in reports}
-    return f"all {len(known)}" if there.issuperset(known) else ", ".join(name for name in known if name in there)
-
-
-def _of_subsets(standing: Standing) -> Chart:
+def _chart(standing: Standing) -> Chart:
     """Return a row per run and a dot per subset; a run of which not all users are scored has an asterisk."""
-    partial = [any(figure and not figure.complete for figure in row.figures.values()) for row in standing.rows]
-    rows = [f"{row.name} *" if is_partial else row.name for row, is_partial in zip(standing.rows, partial, strict=True)]
-    there = [name for name in standing.subsets if standing.in_column(name)]
-    explained = "; *: not all users of the tasks file are scored" if any(partial) else ""
-    series = [_series(name, [row.figures[name] for row in standing.rows]) for name in there]
-    return _chart(standing, f"{standing.metric.name}, with 95 % intervals{explained}", rows, series)
-
-
-def rankings(standing: Standing) -> Iterator[Chart]:
-    """Yield a picture of the runs' means for each set of runs that are ranked together, the best run first, in the
-    colour of those that are not separable from the best or of the others."""
-    for subsets, group in mean_groups(standing.rows):
-        ranked = [(standing.rows[number], figure) for number, figure in group.items() if figure.rank]
-        ranked.sort(key=lambda run: run[1].ranked or 0.0, reverse=not standing.metric.lower_is_better)
-        if ranked:
-            first = [figure if figure.rank and not figure.rank.separable else None for _, figure in ranked]
-            others = [None if best else figure for best, (_, figure) in zip(first, ranked, strict=True)]
-            title = f"{standing.metric.name}, {standing.mean_name(subsets)}: runs with their ranks, and 95 % intervals"
-            series = _series("not separable from the best", first), _series("worse than the best", others)
-            yield _chart(standing, title, [f"{row.name} ({row.rank})" for row, _ in ranked], series)
-
-
-def _series(name: str, figures: Sequence[Figure | None]) -> Series:
-    values = tuple(figure.shown.value if figure else None for figure in figures)
-    return Series(name, values, *ends([figure.shown.ci95 if figure else None for figure in figures]))
-
-
-def _chart(standing: Standing, title: str, rows: Sequence[str], series: Sequence[Series]) -> Chart:
     metric = standing.metric
+    partial = [not (row.mean and row.mean.complete) for row in standing.rows]
+    rows = [f"{row.name} *" if is_partial else row.name for row, is_partial in zip(standing.rows, partial, strict=True)]
+    explained = "; *: not all users of the tasks file are scored" if any(partial) else ""
+    series = []
+    for name in (subset for subset in standing.subsets if standing.in_column(subset)):
+        values = [figure.shown if (figure := row.figures[name]) else Value(None) for row in standing.rows]
+        series.append(Series(name, tuple(value.value for value in values), *ends([value.ci95 for value in values])))
+    title = f"{metric.name}, with 95 % intervals{explained}"
     return Chart("intervals", title, tuple(rows), metric.shown_unit, "", tuple(series), metric.unit is None)

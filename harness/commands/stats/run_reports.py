@@ -212,6 +212,11 @@ def without_merged(reports: Sequence[RunReport]) -> list[RunReport]:
     ]
 
 
+def about_run(reports: Sequence[RunReport]) -> str:
+    """Return what a reader must know of a run before comparing, on all of its subsets."""
+    return "; ".join(dict.fromkeys(report.about for report in reports))
+
+
 def _bounded(text: str) -> str:
     """Cut a long text; the beginning of its SHA-256 follows, since two that begin alike must not read alike."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({short_hash(sha256(text.encode()).hexdigest())})"

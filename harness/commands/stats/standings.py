@@ -99,10 +99,6 @@ class Row:
         """Return the rank of its mean as text; empty for none."""
         return self.mean.rank.text if self.mean and self.mean.rank else ""
 
-    @property
-    def about(self) -> str:
-        return "; ".join(dict.fromkeys(report.about for report in self.reports))
-
 
 @dataclass(frozen=True)
 class Standing:
@@ -257,7 +253,7 @@ def _of_benchmark(
             names = standing.all_columns if columns == known else columns
             rows += [_published_row(*row, standing, names) for row in standing.source.figures[metric].items()]
         if rows:
-            yield replace(standing, rows=_placed(rows, standing))
+            yield _placed(replace(standing, rows=tuple(rows)))
 
 
 def _run_rows(standing: Standing, reports: Sequence[RunReport]) -> list[Row]:
@@ -386,37 +382,31 @@ def main(found: Sequence[Standing], *, with_ranking: bool = False) -> list[Stand
     return [by_name[key] for key in wanted if key in by_name]
 
 
-def _placed(rows: Sequence[Row], standing: Standing) -> tuple[Row, ...]:
-    """Return the rows with the best and second best of each column marked, by the values that are shown: what looks
+def _placed(standing: Standing) -> Standing:
+    """Return a standing with the best and second best of each column marked, by the values that are shown: what looks
     equal is equal. A run without a place has no mark, and no other run has that of its value."""
-    metric, placed = standing.metric, [dict(row.figures) for row in rows]
-    for column, group in groups(rows, standing.all_columns):
-        complete = [figure for row in rows if row.reports and (figure := row.figures[column]) and figure.complete]
-        values = {metric.shown(figure.shown.value or 0.0) for figure in complete}
+    metric, placed = standing.metric, [dict(row.figures) for row in standing.rows]
+    for column, subsets, group in groups(standing):
+        if column == AVERAGE and not (subsets == standing.subsets and AVERAGE in standing.all_columns):
+            continue
+        complete = [row.figures[column] for row in standing.runs]
+        values = {metric.shown(figure.shown.value or 0.0) for figure in complete if figure and figure.complete}
         ordered = sorted(values, reverse=not metric.lower_is_better)
         places: dict[float, Place] = dict(zip(ordered, ("best", "second"), strict=False))
         for number, figure in group.items():
-            if figure.ranked is not None and figure.skilled:
-                placed[number][column] = replace(figure, place=places.get(metric.shown(figure.ranked)))
-    return tuple(replace(row, figures=figures) for row, figures in zip(rows, placed, strict=True))
+            if figure.skilled:
+                placed[number][column] = replace(figure, place=places.get(metric.shown(figure.ranked or 0.0)))
+    rows = zip(standing.rows, placed, strict=True)
+    return replace(standing, rows=tuple(replace(row, figures=figures) for row, figures in rows))
 
 
-def groups(rows: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[str, dict[int, Figure]]]:
-    """Yield each column with figures that compare, two or more, by the numbers of their rows."""
-    for column in columns:
-        yield from ((column, group) for group in _alike([(row.figures[column], ()) for row in rows]))
-
-
-def mean_groups(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, ...], dict[int, Figure]]]:
-    """Yield subsets with the means of the rows that have exactly these and compare, by the numbers of the rows."""
-    for group in _alike([(row.mean, row.subsets) for row in rows]):
-        yield rows[next(iter(group))].subsets, group
-
-
-def _alike(figures: Iterable[tuple[Figure | None, tuple[str, ...]]]) -> Iterator[dict[int, Figure]]:
-    """Yield the figures that compare, two or more, by their number; each comes with the subsets that it is over."""
-    alike: dict[object, dict[int, Figure]] = {}
-    for number, (figure, subsets) in enumerate(figures):
-        if figure and figure.complete and figure.alike is not None and figure.ranked is not None:
-            alike.setdefault((figure.alike, subsets), {})[number] = figure
-    return (group for group in alike.values() if len(group) > 1)
+def groups(standing: Standing) -> Iterator[tuple[str, tuple[str, ...], dict[int, Figure]]]:
+    """Yield figures that compare, two or more, by the numbers of their rows, with their column and what they are over:
+    those of each subset, and under `AVERAGE` the means of the rows that have exactly the same subsets."""
+    alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], dict[int, Figure]] = {}
+    for number, row in enumerate(standing.rows):
+        of_subsets = [(subset, (subset,), row.figures[subset]) for subset in standing.subsets]
+        for column, subsets, figure in (*of_subsets, (AVERAGE, row.subsets, row.mean)):
+            if figure and figure.complete and figure.alike is not None and figure.ranked is not None:
+                alike.setdefault((column, subsets, figure.alike), {})[number] = figure
+    return ((column, subsets, group) for (column, subsets, _), group in alike.items() if len(group) > 1)

@@ -19,7 +19,7 @@ from harness.benchmarks import registry
 from harness.commands.compare import sides
 from harness.commands.compare.figures import Stratum, worse_than_best
 from harness.commands.stats.run_reports import RunReport
-from harness.commands.stats.standings import AVERAGE, Figure, Rank, Row, Standing, groups, mean_groups
+from harness.commands.stats.standings import AVERAGE, Figure, Rank, Row, Standing, groups
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, is_approximate, moments, parts
@@ -44,7 +44,7 @@ def with_uncertainty(standings: Sequence[Standing], results: Path) -> tuple[list
 
 def _rows_needed(standing: Standing) -> Iterator[Row]:
     """Yield the runs that are ranked, or have a mean over subsets."""
-    ranked = {number for _, group in groups(standing.rows, standing.all_columns) for number in group}
+    ranked = {number for _, _, group in groups(standing) for number in group}
     for number, row in enumerate(standing.rows):
         if number in ranked or (row.mean and row.mean.complete and len(row.subsets) > 1):
             yield row
@@ -141,12 +141,9 @@ def _with_interval(mean: Figure, row: Row, standing: Standing, records: _Records
 def _ranks(standing: Standing, records: _Records) -> dict[tuple[int, str], Rank]:
     """Return the ranks by number of row and column: on each subset, and under `AVERAGE` those of the rows' means, among
     the rows with the same subsets."""
-    among: list[tuple[str, tuple[str, ...], dict[int, Figure]]] = []
-    among += [(column, (column,), group) for column, group in groups(standing.rows, standing.subsets)]
-    among += [(AVERAGE, subsets, group) for subsets, group in mean_groups(standing.rows)]
     by_group: dict[tuple[tuple[str, ...], tuple[int, ...]], dict[int, Rank]] = {}
     ranks: dict[tuple[int, str], Rank] = {}
-    for column, subsets, group in among:
+    for column, subsets, group in groups(standing):
         key = subsets, tuple(group)  # a mean over one subset is that subset's figure
         if key not in by_group:
             by_group[key] = _ranks_in(standing, subsets, group, records)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from harness.commands.stats import costs, leaderboard
 from harness.commands.stats.notes import notes
-from harness.commands.stats.run_reports import RunReport
+from harness.commands.stats.run_reports import RunReport, about_run
 from harness.commands.stats.standings import Figure, Standing
 from harness.document import Cell, Table
 from harness.model import Money
@@ -33,11 +33,6 @@ RUN_COLUMNS = (
     *("users scored", "users expected", "requests", "prompt tokens", "completion tokens", "model", "prompt", "share"),
     "tasks",
 )
-REPORT_COLUMNS = (
-    *("run", "benchmark", "subset", "users scored", "users expected", "users failed", "answers", "invalid", "share"),
-    *("model", "prompt", "prompt version", "tasks", "tasks SHA-256", "requests", "prompt tokens", "completion tokens"),
-    *("requests without count", "begun", "harness"),
-)
 Cells = Sequence[str | Cell]
 
 
@@ -50,14 +45,14 @@ def workbooks(
     """
     for standing in standings:
         name = re.sub(r"[^\w ^().,+-]", "_", standing.label)[:100]
-        yield name, [_sheet(standing, ["what"], [[row.about] for row in standing.runs], ends=False)]
+        yield name, [_sheet(standing, ["what"], [[about_run(row.reports)] for row in standing.runs], ends=False)]
     by_run: dict[tuple[str, str], list[RunReport]] = {}
     for report in reports:
         by_run.setdefault((report.report.benchmark, report.run), []).append(report)
     spent = COSTS if costs.is_known(reports) else ()
     facts = {key: _facts(some) for key, some in by_run.items()}
     columns = (*RUN_COLUMNS, *spent)
-    sheets = [_runs_sheet(reports, (*REPORT_COLUMNS, *spent), missing)]
+    sheets = [_runs_sheet(reports, missing)]
     for standing in standings:
         runs = [facts[standing.benchmark, row.name] for row in standing.runs]
         about = [[cells[column] for column in columns] for cells in runs]
@@ -82,14 +77,18 @@ def _sheet(standing: Standing, heads: Sequence[str], about: Sequence[Cells], *, 
     return Table(tuple(columns), tuple(rows), standing.label, lines)
 
 
-def _runs_sheet(reports: Sequence[RunReport], columns: Sequence[str], missing: Sequence[str]) -> Table:
+def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
     """Return a row for each report, by run, its subsets in the order of the tables."""
     ordered = sorted(reports, key=lambda report: (report.run, report.report.subsets.index(report.subset)))
-    invalid = dict.fromkeys(f"{report.report.invalid_as}." for report in ordered)
-    spent = [costs.COUNTED] if costs.is_known(reports) else []
+    notes = dict.fromkeys((*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)))
     facts = [_facts([report]) for report in ordered]
+    columns = list(facts[0])
+    if costs.is_known(reports):
+        notes[costs.COUNTED] = None
+    else:
+        columns = [column for column in columns if column not in COSTS]
     rows = tuple(tuple(cells[column] for column in columns) for cells in facts)
-    return Table(tuple(columns), rows, "Runs", (*RUNS_NOTES, *spent, *invalid, *missing))
+    return Table(tuple(columns), rows, "Runs", (*notes, *missing))
 
 
 def _facts(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
