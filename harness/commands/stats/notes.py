@@ -51,8 +51,8 @@ def _partial(partial: Reports) -> Iterator[str]:
     """Yield which runs are INCOMPLETE, and how many users the marked figures cover, the smallest share first."""
     ordered = sorted(partial.values(), key=lambda report: report.scored / max(report.in_tasks, 1))
     incomplete = [report for report in ordered if report.is_incomplete]
-    yield from _covered("INCOMPLETE, users scored", incomplete, lambda of: f"{of.scored} of {of.expected}")
-    yield from _covered("*: of the users in the tasks file", ordered, lambda of: of.covered)
+    yield from _covered("INCOMPLETE, not all chosen users are scored", incomplete, lambda of: f"{of.scored} of {of.expected}")
+    yield from _covered("*: only some users of the tasks file", ordered, lambda of: of.covered)
 
 
 def _covered(what: str, reports: Iterable[RunReport], users: Callable[[RunReport], str]) -> Iterator[str]:
