@@ -72,8 +72,12 @@ def execute(args: Options) -> int:
     if args.into:
         check_free(args.into, force=args.force)
     board = _board(args)
-    error = _write_excel(board, args) if args.excel else None
-    _print(board, args, with_files=args.excel and not error)
+    chosen = _chosen(board.standings, args)
+    out = args.out or args.results_dir / defaults.EXCEL_FOLDER
+    error = _write_excel(board, out, args) if args.excel else None
+    _print(board, chosen, args)
+    if args.excel and not error and args.format == "table" and not args.json:
+        console().print(f"every metric: {out}", soft_wrap=True)
     if error:
         raise type(error)(f"{error} (--out DIR puts the Excel files elsewhere)") from error
     return board.code
@@ -156,10 +160,9 @@ def _chosen(found: list[Standing], args: Options) -> list[Standing]:
     return list(chosen.values())
 
 
-def _write_excel(board: Board, args: Options) -> MachineError | BadInput | None:
+def _write_excel(board: Board, out: Path, args: Options) -> MachineError | BadInput | None:
     """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
     printed. A folder that the command has named may be a symbolic link."""
-    out = _excel_folder(args)
     try:
         if args.out is None:
             atomic.check_folder(out)
@@ -174,12 +177,7 @@ def _write_excel(board: Board, args: Options) -> MachineError | BadInput | None:
     return None
 
 
-def _excel_folder(args: Options) -> Path:
-    return args.out or args.results_dir / defaults.EXCEL_FOLDER
-
-
-def _print(board: Board, args: Options, *, with_files: bool) -> None:
-    chosen = _chosen(board.standings, args)
+def _print(board: Board, chosen: Sequence[Standing], args: Options) -> None:
     if args.json or args.format == "csv":  # which have no place for sentences
         for sentence in board.missing:
             tell(sentence)
@@ -187,8 +185,6 @@ def _print(board: Board, args: Options, *, with_files: bool) -> None:
         show_json(formats.as_json(chosen))
     elif args.format == "table":
         _show(board, chosen, args)
-        if with_files:
-            console().print(f"every metric: {_excel_folder(args)}", soft_wrap=True)
     elif args.into:
         atomic.write(args.into, _text(board, chosen, args).encode(), shared=True)
         tell(f"written: {args.into}")

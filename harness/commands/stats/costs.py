@@ -65,8 +65,8 @@ def first(standings: Sequence[Standing]) -> list[Standing]:
 
 def table(standing: Standing, *, notes: bool) -> Table:
     """Return what the runs of a benchmark cost, next to their means in one metric."""
-    rows = tuple((row.label, *cells(standing, standing.mean(row)), *_cells(row)) for row in standing.runs)
-    columns = (RUN, f"{standing.label}, {standing.same_mean}", *COLUMNS)
+    rows = tuple((row.label, *cells(standing, row.mean), *_cells(row)) for row in standing.runs)
+    columns = (RUN, f"{standing.label}, {standing.mean}", *COLUMNS)
     beneath = tuple(cost_notes([standing])) if notes else ()
     return without_empty_columns(Table(columns, rows, f"Cost ({standing.benchmark})", beneath))
 

@@ -27,7 +27,7 @@ def notes(standings: Sequence[Standing], *, places: bool = True, intervals: bool
     lines += [f"{AVERAGE}: of runs that are complete on all {size} subsets." for size in sizes]
     if places and any(figure.place for figure in shown):
         lines += [BEST, *_settings(standings)]
-    lines += [*_rules(standings), *_following(standings), *_without_skill(standings)]
+    lines += [*_rules(standings), *_without_skill(standings)]
     lines += [CHANCE] if any(standing.chance for standing in standings) else []
     lines += [BIAS] if any(figure.bias is not None for figure in shown) else []
     lines += [f"{standing.label} is not ranked: {why}." for standing in standings if (why := standing.metric.unranked)]
@@ -51,7 +51,9 @@ def _partial(partial: Reports) -> Iterator[str]:
     """Yield which runs are INCOMPLETE, and how many users the marked figures cover, the smallest share first."""
     ordered = sorted(partial.values(), key=lambda report: report.scored / max(report.in_tasks, 1))
     incomplete = [report for report in ordered if report.is_incomplete]
-    yield from _covered("INCOMPLETE, not all chosen users are scored", incomplete, lambda of: f"{of.scored} of {of.expected}")
+    yield from _covered(
+        "INCOMPLETE, not all chosen users are scored", incomplete, lambda of: f"{of.scored} of {of.expected}"
+    )
     yield from _covered("*: only some users of the tasks file", ordered, lambda of: of.covered)
 
 
@@ -78,42 +80,33 @@ def _settings(standings: Sequence[Standing]) -> Iterator[str]:
 
 
 def _rules(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield what metrics are ranked by where answers against the rules could win, and who has no such value."""
-    if by := [f"{standing.label} by {standing.ranking}" for standing in standings if standing.is_ranked_by_other]:
-        yield f"Ranked by figures that answers against the rules cannot win: {', '.join(by)}; as published in brackets."
-    without = {
-        f"{figure.report.run} ({standing.ranking})": None
-        for standing in standings
-        if standing.metric.ranked_by and len(standing.runs) > 1
-        for figure in standing.figures
-        if figure.report and not figure.by
-    }
-    if without:
-        yield f"Not ranked, no answer keeps the rules, or the report is old (run reeval): {bounded(without)}."
-
-
-def _following(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield how many of the answers figures are over that leave some out, the smallest share first; and which runs have
-    no place therefore."""
-    shares, few, unknown = list[tuple[float, str]](), dict[str, None](), dict[str, None]()
-    for standing in standings:
-        for figure in standing.figures:
-            report, share = figure.report, figure.following
-            if not report or not figure.by:
-                continue
-            if share is None:
-                unknown[report.run] = None
-            elif share < 1:
-                few |= {report.run: None} if share < ENOUGH else {}
-                users = f"{figure.by.users} of {report.scored} users"
-                text = f"{report.run} on {report.subset}, {standing.label}: {100 * share:.1f} % ({users})"
-                shares.append((share, text))
+    """Yield what ranks where answers against the rules could win, how many of the answers figures are over that leave
+    some out, the smallest share first, and which runs are not ranked therefore."""
+    others = [f"{standing.label} by {standing.ranking}" for standing in standings if standing.is_ranked_by_other]
+    if others:
+        yield f"Ranked by what answers against the rules cannot win: {', '.join(others)}; as published in brackets."
+    shares = list[tuple[float, str]]()
+    reasons: dict[str, dict[str, None]] = {}
+    figures = [(standing, figure) for standing in standings for figure in standing.figures]
+    for standing, figure in figures:
+        if not (report := figure.report):
+            continue
+        if not (by := figure.by):
+            why = "no answer keeps the rules, or the report is old: run reeval"
+        elif figure.following is None:
+            why = "report of an earlier version: run reeval"
+        elif figure.following < ENOUGH:
+            why = f"fewer than {100 * ENOUGH:.0f} % of the answers keep the rules"
+        else:
+            why = ""
+        if why and not standing.metric.unranked:
+            reasons.setdefault(why, {})[f"{report.run} ({standing.ranking})"] = None
+        if by and figure.following is not None and figure.following < 1:
+            users = f"{100 * figure.following:.1f} % ({by.users} of {report.scored} users)"
+            shares.append((figure.following, f"{report.run} on {report.subset}, {standing.label}: {users}"))
     if shares:
         yield f"Over the answers that keep the rules: {bounded((text for _, text in sorted(shares)), '; ')}."
-    if few:
-        yield f"Not ranked, fewer than {100 * ENOUGH:.0f} % of the answers keep the rules: {bounded(few)}."
-    if unknown:
-        yield f"Not ranked, reports of an earlier version (run reeval): {bounded(unknown)}."
+    yield from (f"Not ranked ({why}): {bounded(runs)}." for why, runs in reasons.items())
 
 
 def _without_skill(standings: Sequence[Standing]) -> Iterator[str]:

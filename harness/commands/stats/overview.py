@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote
 
 from harness import defaults
@@ -28,34 +27,20 @@ from harness.store.files import RunFiles
 
 
 def execute(args: report.Options) -> int:
-    """Write the page over all runs, and return an exit code."""
+    """Write the page over all runs, with links to their own pages; return an exit code. Raise `BadInput` if no report
+    is current."""
+    from harness.reporting import html
+
     if args.with_posts or args.users is not None:
         raise BadInput("--users and --with-posts are for pages of single runs: name one with --name")
     if args.out:
         check_free(args.out, force=args.force)
+    results = args.results_dir
+    place = args.out or results / defaults.ALL_RUNS_PAGE
     found, _ = report.selected(args)
-    place = args.out or args.results_dir / defaults.ALL_RUNS_PAGE
-    runs, code = selection.each(found, _reported, report.label)
-    _write(runs, {files.report("json") for files in found}, args.results_dir, place)
-    report.show(place)
-    return code
-
-
-def _reported(files: RunFiles) -> tuple[RunReport, str]:
-    """Return a report as `stats` reads it, and the path of its page, else of its text, from the results folder."""
-    run_report = checked(report.read(files), files.report("json"))
-    paths = map(files.report, ("html", "txt"))
-    path = next((path for path in paths if path.exists()), files.report("json"))
-    return run_report, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
-
-
-def _write(found: Sequence[tuple[RunReport, str]], there: Collection[Path], results: Path, place: Path) -> None:
-    """Write the page over the runs of a results folder, with links to their own pages. `there` are the files of all
-    reports, also of those that could not be read. Raise `BadInput` if no report is current."""
-    from harness.reporting import html
-
-    left = left_out([], there, results, ())
-    reports = without_merged([of for of, _ in found if (of.run, of.subset) not in left.outdated])
+    addressed, code = selection.each(found, _addressed, report.label)
+    left = left_out([], {files.report("json") for files in found}, results, ())
+    reports = without_merged([of for of, _ in addressed if (of.run, of.subset) not in left.outdated])
     if not reports:
         raise BadInput(left.nothing_else(results, ()))
     ranked, unusable = with_uncertainty(standings.standings(reports, published=False), results)
@@ -64,11 +49,21 @@ def _write(found: Sequence[tuple[RunReport, str]], there: Collection[Path], resu
         main = [standing for standing in standings.main(ranked) if standing.benchmark == name]
         blocks += _blocks([of for of in reports if of.report.benchmark == name], main)
     links: dict[tuple[str, str], str] = {}
-    for of, address in found if place.parent == results else ():
+    for of, address in addressed if place.parent == results else ():
         if of in reports:
             links[of.run, of.subset] = address
             links.setdefault((of.run, RUN), address)
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
+    report.show(place)
+    return code
+
+
+def _addressed(files: RunFiles) -> tuple[RunReport, str]:
+    """Return a report as `stats` reads it, and the path of its page, else of its text, from the results folder."""
+    run_report = checked(report.read(files), files.report("json"))
+    paths = map(files.report, ("html", "txt"))
+    path = next((path for path in paths if path.exists()), files.report("json"))
+    return run_report, f"{quote(os.fsencode(path.parent.name))}/{quote(os.fsencode(path.name))}"
 
 
 def _blocks(reports: Sequence[RunReport], of_benchmark: Sequence[Standing]) -> Iterator[Block]:

@@ -178,17 +178,11 @@ class Standing:
         return {} if runs.keys() <= {only} else runs
 
     @property
-    def same_mean(self) -> str:
-        """Return what the mean of every run is called; `MEAN` where they are over different subsets."""
-        names = {self.mean_name(row.subsets) for row in self.rows if row.subsets}
-        return names.pop() if len(names) == 1 else MEAN
-
-    def mean(self, row: Row) -> Figure | None:
-        """Return a run's mean over its subsets, with its place where it is the mean of every run."""
-        return row.figures.get(self.same_mean) or row.mean
-
-    def mean_name(self, subsets: tuple[str, ...]) -> str:
-        return AVERAGE if len(subsets) > 1 and subsets == self.subsets else ", ".join(subsets)
+    def mean(self) -> str:
+        """Return what the means of all runs are called."""
+        names = {row.subsets for row in self.runs if row.subsets}
+        only = names.pop() if len(names) == 1 else ()
+        return only[0] if len(only) == 1 else AVERAGE if only == self.subsets else MEAN
 
     @property
     def chance(self) -> dict[str, tuple[float, float]]:
