@@ -249,7 +249,8 @@ def _table(block: Table, links: Links) -> Markup:
         for number, head in enumerate(block.columns)
     ]
     rows = [ROW.format(NOTHING.join(_cells(list(map(cell_text, row)), block.columns, links))) for row in block.rows]
-    return TABLE.format(NOTHING.join(heads), NOTHING.join(rows))
+    title = PARAGRAPH.format(block.title) if block.title else NOTHING
+    return title + TABLE.format(NOTHING.join(heads), NOTHING.join(rows))
 
 
 def _cells(row: Sequence[str], columns: Sequence[str], links: Links) -> Iterator[Markup]:

@@ -37,7 +37,7 @@ def notes(standings: Sequence[Standing], *, places: bool = True, intervals: bool
         each = (f"{bounded(runs)} on {', '.join(subsets)}" for subsets, runs in apart.items())
         lines.append(f"Ranked in the mean over the same subsets: {bounded(each, '; ')}.")
     lines += [APPROXIMATE] if intervals and any(figure.shown.approximate for figure in shown) else []
-    lines += _invalid(standings)
+    lines += _invalid(reports.values())
     if repeated := sorted({f"{of.run} {of.repeats.repeats}" for of in reports.values() if of.repeats}):
         lines.append(f"Each user counts with the mean over its repeats: {bounded(repeated)}.")
     if synthetic := dict.fromkeys(of.run for of in reports.values() if of.is_synthetic):
@@ -121,20 +121,17 @@ def _without_skill(standings: Sequence[Standing]) -> Iterator[str]:
         yield f"Never marked, not shown to be better than chance: {bounded(each, '; ')}."
 
 
-def _invalid(standings: Sequence[Standing]) -> Iterator[str]:
+def _invalid(reports: Iterable[RunReport]) -> Iterator[str]:
     """Yield how many answers of each run were invalid, on all its subsets together, the largest share first."""
-    by_rule: dict[str, Reports] = {}
-    for report in (report for standing in standings for report in standing.reports):
-        by_rule.setdefault(report.report.invalid_as, {})[report.run, report.subset] = report
-    for rule, reports in by_rule.items():
-        counts: dict[str, tuple[int, int]] = {}
-        for report in reports.values():
-            invalid, answers = counts.get(report.run, (0, 0))
-            counts[report.run] = invalid + report.invalid, answers + report.answers
-        ordered = sorted(counts.items(), key=lambda count: -count[1][0] / max(count[1][1], 1))
-        texts = [f"{run} {invalid} of {answers}" for run, (invalid, answers) in ordered if invalid]
-        if texts:
-            yield f"{rule}: {bounded(texts)}."
+    runs: dict[tuple[str, str], list[RunReport]] = {}
+    for report in reports:
+        runs.setdefault((report.report.invalid_as, report.run), []).append(report)
+    rules: dict[str, list[tuple[float, str]]] = {}
+    for (rule, run), some in runs.items():
+        invalid, answers = sum(report.invalid for report in some), sum(report.answers for report in some)
+        if invalid:
+            rules.setdefault(rule, []).append((-invalid / answers, f"{run} {invalid} of {answers}"))
+    yield from (f"{rule}: {bounded(text for _, text in sorted(counts))}." for rule, counts in rules.items())
 
 
 def bounded(entries: Iterable[str], between: str = ", ") -> str:

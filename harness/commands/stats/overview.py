@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
+from msgspec import structs
+
 from harness import defaults
 from harness.analysis import selection
-from harness.benchmarks.rendering import ends
+from harness.benchmarks.rendering import intervals
 from harness.commands import report
 from harness.commands.stats import leaderboard, standings
 from harness.commands.stats.leaderboard import RUN
@@ -18,7 +20,7 @@ from harness.commands.stats.notes import notes
 from harness.commands.stats.run_reports import RunReport, about_run, checked, without_merged
 from harness.commands.stats.standings import Row, Standing
 from harness.commands.stats.uncertainty import with_uncertainty
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.document import Block, Chart, Heading, Paragraph, Table
 from harness.errors import BadInput
 from harness.reporting.outputs import check_free
 from harness.scoring.reports import Value
@@ -48,11 +50,9 @@ def execute(args: report.Options) -> int:
     for name in dict.fromkeys(of.report.benchmark for of in reports):
         main = [standing for standing in standings.main(ranked) if standing.benchmark == name]
         blocks += _blocks([of for of in reports if of.report.benchmark == name], main)
-    links: dict[tuple[str, str], str] = {}
-    for of, address in addressed if place.parent == results else ():
-        if of in reports:
-            links[of.run, of.subset] = address
-            links.setdefault((of.run, RUN), address)
+    shown = [(of, address) for of, address in addressed if of in reports and place.parent == results]
+    links = {(of.run, RUN): address for of, address in reversed(shown)}
+    links |= {(of.run, of.subset): address for of, address in shown}
     atomic.write(place, html.page("All runs", blocks, links=links).encode("utf-8", "replace"), shared=True)
     report.show(place)
     return code
@@ -97,13 +97,12 @@ def _by_score(standing: Standing) -> Standing:
 
 def _chart(standing: Standing) -> Chart:
     """Return a row per run and a dot per subset; a run of which not all users are scored has an asterisk."""
-    metric = standing.metric
-    partial = [not (row.mean and row.mean.complete) for row in standing.rows]
-    rows = [f"{row.name} *" if is_partial else row.name for row, is_partial in zip(standing.rows, partial, strict=True)]
-    explained = "; *: not all users of the tasks file are scored" if any(partial) else ""
-    series = []
-    for name in (subset for subset in standing.subsets if standing.in_column(subset)):
-        values = [figure.shown if (figure := row.figures[name]) else Value(None) for row in standing.rows]
-        series.append(Series(name, tuple(value.value for value in values), *ends([value.ci95 for value in values])))
-    title = f"{metric.name}, with 95 % intervals{explained}"
-    return Chart("intervals", title, tuple(rows), metric.shown_unit, "", tuple(series), metric.unit is None)
+    labels = {row.name: row.name if row.mean and row.mean.complete else f"{row.name} *" for row in standing.rows}
+    explained = "" if labels.keys() == set(labels.values()) else " (*: not all users of the tasks file are scored)"
+    by_subset = {
+        subset: {row.name: figure.shown if (figure := row.figures[subset]) else Value(None) for row in standing.rows}
+        for subset in standing.subsets
+        if standing.in_column(subset)
+    }
+    chart = intervals(f"{standing.metric.name}{explained}", standing.metric, by_subset, list(labels))
+    return structs.replace(chart, x=tuple(labels.values()))

@@ -239,28 +239,22 @@ def _of_benchmark(
             order, subsets, headline = metrics, shipped.subsets, headline_of(shipped)
     known = tuple(dict.fromkeys(subsets))
     columns = tuple(subset for subset in known if not chosen or subset in chosen)
+    runs: dict[str, list[RunReport]] = {}
+    for report in reports:
+        runs.setdefault(report.run, []).append(report)
     for metric in order:
         standing = Standing(name, metrics[metric], metric, metrics, headline, columns, published)
-        rows = _run_rows(standing, reports)
+        rows = [
+            _run_row(run, standing, some)
+            for run, some in runs.items()
+            if any(metric in report.report.values for report in some)
+        ]
         if standing.source:
             # A published average is over all subsets.
             names = standing.all_columns if columns == known else columns
             rows += [_published_row(*row, standing, names) for row in standing.source.figures[metric].items()]
         if rows:
             yield _placed(replace(standing, rows=tuple(rows)))
-
-
-def _run_rows(standing: Standing, reports: Sequence[RunReport]) -> list[Row]:
-    """Return the rows of the runs whose reports have the metric."""
-    runs: dict[str, list[RunReport]] = {}
-    for report in reports:
-        runs.setdefault(report.run, []).append(report)
-    name = standing.metric.name
-    return [
-        _run_row(run, standing, some)
-        for run, some in runs.items()
-        if any(name in report.report.values for report in some)
-    ]
 
 
 def _run_row(run: str, standing: Standing, reports: Sequence[RunReport]) -> Row:
