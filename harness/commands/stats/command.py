@@ -95,16 +95,13 @@ class Board:
 
 def _board(args: Options) -> Board:
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    reports, code = selection.each(_of_named_runs(paths, args), read, str)
-    selection.check_subsets(args.platform, (subset for report in reports for subset in report.report.subsets))
-    left = left_out(reports, paths, args.results_dir, args.runs)
+    reports, code = selection.each(_selected(paths, args), read, str)
+    left = left_out(reports, paths, args.results_dir, args.runs, args.platform)
     reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
     reports = reports if args.runs else without_merged(reports)
-    if args.platform:
-        reports = [report for report in reports if report.subset in args.platform]
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
-        raise BadInput(left.nothing_else(args.results_dir, args.runs))
+        raise BadInput(left.nothing_else(args.results_dir, (*args.runs, *(args.platform or ()))))
     found = standings(covered, published=args.published, subsets=args.platform or ())
     found, unusable = with_uncertainty(found, args.results_dir)
     return Board(found, reports, [*unranked(unusable), *left.sentences()], code)
@@ -122,20 +119,24 @@ def leaderboard(
 
     `metric` are metrics, by name, and `subset` subsets; without, all. Raise `BadInput` where no run has a report.
     """
-    args = called("stats", {**locals(), "name": runs or None}).args
+    args = called("stats", {**locals(), "name": runs or None, "json": True}).args
     return formats.as_json(_chosen(_board(args).standings, args))
 
 
-def _of_named_runs(paths: Sequence[Path], args: Options) -> list[Path]:
-    """Return the reports of the runs that are named, of all without names."""
-    if not args.runs:
-        return list(paths)
-    there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
-    there |= {results.name for results in imported(args.results_dir)}
+def _selected(paths: Sequence[Path], args: Options) -> list[Path]:
+    """Return the reports of the runs and subsets that are named, of all without names."""
+    found, others = list(runs(args.results_dir)), imported(args.results_dir)
+    subsets = {path: path.stem.removeprefix("eval_report_") for path in paths}
+    selection.check_subsets(args.platform, [*subsets.values(), *(files.subset for files in found)])
+    there = {path.parent.name for path in paths} | {files.folder.name for files in found} | {of.name for of in others}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")
-    return [path for path in paths if path.parent.name in args.runs]
+    return [
+        path
+        for path, subset in subsets.items()
+        if (not args.runs or path.parent.name in args.runs) and (not args.platform or subset in args.platform)
+    ]
 
 
 def _chosen(found: list[Standing], args: Options) -> list[Standing]:

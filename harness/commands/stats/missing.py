@@ -10,7 +10,7 @@ from harness.analysis.imported import Imported, imported
 from harness.commands.stats.notes import bounded
 from harness.commands.stats.run_reports import RunReport, as_text
 from harness.errors import in_brief
-from harness.store.files import runs
+from harness.store.files import RunFiles, runs
 from harness.ui.words import plural
 
 UNFINISHED = "resume continues, report --name NAME scores what exists"
@@ -56,17 +56,27 @@ class LeftOut:
         return f"no reports{named} under {results}{f', but {unfinished}' if unfinished else ': run something first'}"
 
 
-def left_out(reports: Sequence[RunReport], there: Collection[Path], results: Path, names: Sequence[str]) -> LeftOut:
-    """Return which of the named runs (of all if none is named) are in no table.
+def left_out(
+    reports: Sequence[RunReport],
+    there: Collection[Path],
+    results: Path,
+    names: Sequence[str] = (),
+    subsets: Sequence[str] | None = None,
+) -> LeftOut:
+    """Return which of the named runs and subsets (of all if none is named) are in no table.
 
     `there` are the files of all reports, also of those that could not be read.
     """
+
+    def is_selected(files: RunFiles) -> bool:
+        return (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
+
     unfinished = [
         (as_text(files.folder.name), as_text(files.subset))
         for files in runs(results)
-        if (not names or files.folder.name in names) and files.report("json") not in there
+        if is_selected(files) and files.report("json") not in there
     ]
-    others = [other for other in imported(results) if (not names or other.name in names) and not other.is_current]
+    others = [other for other in imported(results) if is_selected(other.files) and not other.is_current]
     return LeftOut([(report.run, report.subset) for report in reports if not report.scored], unfinished, others)
 
 

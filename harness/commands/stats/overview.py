@@ -41,7 +41,7 @@ def execute(args: report.Options) -> int:
     place = args.out or results / defaults.ALL_RUNS_PAGE
     found, _ = report.selected(args)
     addressed, code = selection.each(found, _addressed, report.label)
-    left = left_out([], {files.report("json") for files in found}, results, ())
+    left = left_out([], {files.report("json") for files in found}, results)
     reports = without_merged([of for of, _ in addressed if (of.run, of.subset) not in left.outdated])
     if not reports:
         raise BadInput(left.nothing_else(results, ()))

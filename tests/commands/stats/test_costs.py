@@ -207,6 +207,12 @@ def test_tables_of_costs_follow_those_of_scores(
     assert "USD" not in rows["recency"] and "CNY" not in rows["recency"]
 
 
+@pytest.mark.parametrize("form", ["table", "markdown", "latex"])
+def test_a_named_metric_brings_no_table_of_costs(results: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody asked for it, and a paper includes the file as it is."""
+    assert "Cost" not in stats(results, capsys, "--format", form, "--metric", "Recall")
+
+
 def test_cost_is_on_the_display_at_the_end_and_on_the_page(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

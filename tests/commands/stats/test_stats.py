@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import leaderboard
 from harness.benchmark import metrics_of
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.streamprofile.benchmark import published
@@ -1025,3 +1026,30 @@ def test_subsets_restrict_columns_and_figures(tmp_path: Path, capsys: Told) -> N
     assert capsys.readouterr().out.splitlines()[1].split() == ["run", "zhihu", "weibo", "Avg."]
     assert main([*words[:-1], "weibos"]) == 2
     assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
+
+
+def test_leaderboard_returns_what_json_prints(tmp_path: Path, capsys: Told) -> None:
+    """Every metric without a name; of a subset its figures alone."""
+    for subset in ("weibo", "zhihu"):
+        write(tmp_path, "one", {"subset": subset})
+    for words, options in (
+        ((), {}),
+        (("--subset", "weibo"), {"subset": "weibo"}),
+        (("--metric", "F1^NS"), {"metric": "F1^NS"}),
+    ):
+        assert main(["stats", "--json", "--results-dir", str(tmp_path), *words]) == 0
+        data = orjson.loads(orjson.dumps(leaderboard(results_dir=tmp_path, **options)))
+        assert data == orjson.loads(capsys.readouterr().out)
+
+
+def test_chance_level_of_partial_runs_of_the_same_users_is_shown(tmp_path: Path, capsys: Told) -> None:
+    """Where no run is complete; of different users there is no level that all have."""
+    share = {"coverage": {"expected_users": 8, "scored_users": 8, "failed_users": 0, "complete": True}}
+    for run in ("a", "b"):
+        write(tmp_path, run, {**share, "chance": {"Recall": 0.25}}, run={"ratio": 0.2})
+    words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall"]
+    assert main(words) == 0
+    assert ["chance", "25.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    write(tmp_path, "c", {**share, "chance": {"Recall": 0.5}}, run={"ratio": 0.2})
+    assert main(words) == 0
+    assert "\nchance" not in capsys.readouterr().out
