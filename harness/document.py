@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 CHANCE = "chance"
 """Name of the series of a chart of intervals that has the chance level of each row: a tick instead of a dot."""
@@ -81,6 +81,13 @@ class Table(_Block, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"a Table of {len(self.columns)} columns has a row of another length")
+
+
+def without_empty_columns(table: Table) -> Table:
+    """Return a table without the columns in which no row has anything; the first one stays."""
+    kept = [column for column in range(len(table.columns)) if not column or any(row[column] for row in table.rows)]
+    rows = tuple(tuple(row[column] for column in kept) for row in table.rows)
+    return structs.replace(table, columns=tuple(table.columns[column] for column in kept), rows=rows)
 
 
 class Verbatim(_Block, frozen=True):

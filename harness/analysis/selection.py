@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from harness.analysis.imported import Imported, imported
 from harness.analysis.saved_runs import SavedRun
-from harness.errors import BadInput, ExitCode, HarnessError
+from harness.benchmarks import registry
+from harness.errors import BadInput, ExitCode, HarnessError, in_brief, which_is_known
 from harness.options.options import run_name
 from harness.store.files import RunFiles
 from harness.store.manifest import COMPLETE, load, whole_of
@@ -118,6 +119,14 @@ def check_name(folder: Path) -> None:
         folder.name.encode()
     except UnicodeEncodeError:
         raise BadInput(f"{folder}: the name of this folder is not text in UTF-8: give it another") from None
+
+
+def check_subsets(wanted: Sequence[str] | None, found: Iterable[str]) -> None:
+    """Raise `BadInput` for a subset that neither runs that are found nor benchmarks that ship have."""
+    known = {*found, *(subset for name in registry.names() for subset in registry.find(name).subsets)}
+    for name in wanted or ():
+        if name not in known:
+            raise BadInput(f"no subset {in_brief(name)}{which_is_known(name, sorted(known), '--subset')}")
 
 
 def nothing_found(args: Selected) -> BadInput:

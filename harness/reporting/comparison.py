@@ -15,7 +15,6 @@ from harness.benchmarks.rendering import ends
 from harness.document import Block, Cell, Chart, Heading, Paragraph, Series, Table
 from harness.model import JSON
 from harness.reply_facts import ReplyFacts
-from harness.reporting import xlsx
 from harness.reporting.report import APPROXIMATE, level, with_unit
 from harness.reporting.verdicts import reservations, verdict
 from harness.scoring.differences import ALL, Difference
@@ -254,7 +253,7 @@ def _forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metri
 # Sheets
 
 
-def sheets(data: JSON) -> list[xlsx.Sheet]:
+def sheets(data: JSON) -> list[Table]:
     """Return verdicts, figures, coverage and users."""
     are_shares = all(metric.unit is None for pair in data["pairs"] for metric in _units(pair).values())
     unit = " (%)" if are_shares else ""
@@ -273,17 +272,11 @@ def sheets(data: JSON) -> list[xlsx.Sheet]:
     ]
 
 
-def _sheet(title: str, data: JSON, table: Callable[[JSON], Table], notes: Sequence[str] = ()) -> xlsx.Sheet:
+def _sheet(title: str, data: JSON, table: Callable[[JSON], Table], notes: tuple[str, ...] = ()) -> Table:
     """Return the tables of all pairs below one another, each row after the names of its runs."""
     tables = [(pair, table(pair)) for pair in data["pairs"]]
-    rows = [(pair["a"], pair["b"], *map(_content, row)) for pair, of_pair in tables for row in of_pair.rows]
-    return xlsx.Sheet(title, ("A", "B", *tables[0][1].columns), rows, notes)
-
-
-def _content(cell: str | Cell) -> xlsx.Content:
-    if isinstance(cell, str) or cell.value is None:
-        return cell if isinstance(cell, str) else None
-    return xlsx.Cell(cell.value, cell.partial, number=xlsx.decimals(cell.digits) if cell.digits else xlsx.WHOLE)
+    rows = tuple((pair["a"], pair["b"], *row) for pair, of_pair in tables for row in of_pair.rows)
+    return Table(("A", "B", *tables[0][1].columns), rows, title, notes)
 
 
 def _words(pair: JSON) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,13 @@
-"""Tables as Excel files: numbers are numbers, text is text whatever it looks like, and marks show in print too."""
+"""Tables as Excel files, a sheet for each: figures are numbers, text is text whatever it looks like.
+
+The best figure is bold, the second best underlined, a partial one red with an asterisk, a faint one grey.
+Notes are on the last sheet of the workbook, so that programs read nothing but data on the others.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -13,22 +16,14 @@ from typing import TYPE_CHECKING, Any
 import xlsxwriter
 from rich.cells import cell_len
 
-from harness.reporting.text import wrap
+from harness.document import Cell, Table, cell_text
 from harness.store import atomic
 
 if TYPE_CHECKING:
     from xlsxwriter.worksheet import Worksheet
 
-PERCENT = "0.00"
-WHOLE = "#,##0"
-
-WIDEST = 60
-"""Columns are as wide as what they hold, in characters, up to this; longer text is wrapped."""
-LINE = 15
-ROW = 16.5
-"""Height of a line of the default font, and of a row with one, in points."""
-LINES_MOST = 20
-"""Largest height of a row, in lines."""
+NARROWEST, WIDEST = 6, 60
+"""Columns are as wide as what they hold, in characters, within these bounds; longer text is wrapped."""
 NOTES = "notes"
 A4, A3 = 9, 8
 A4_WIDE = 150
@@ -37,115 +32,78 @@ BLACK, GREY, RED = "#000000", "#595959", "#C00000"
 TEXT_MOST = 32_767
 """Longest text of a cell, in characters."""
 TITLE_MOST = 31
-
 NO_TITLE = re.compile(r"[\[\]:*?/\\]")
 NO_TEXT = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML cannot hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A number. `number` is its Excel format (`PERCENT`, `WHOLE`, or another with digits `0`, `#`, `,` and `.`).
-
-    A marked one is red and carries an asterisk, so that it shows in black and white too; it stays a number. A faint one
-    is grey, for secondary figures.
-    """
-
-    value: float
-    marked: bool = False
-    bold: bool = False
-    underlined: bool = False
-    faint: bool = False
-    number: str = PERCENT
-
-
-Content = Cell | str | None
-"""Content of a cell of a sheet; None for an empty one."""
-
-
-def decimals(digits: int) -> str:
-    """Return the Excel format of numbers with so many digits after the point."""
-    return f"0.{'0' * digits}"
-
-
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A heading row and the rows. Notes, a paragraph each, are on the last sheet of the workbook, so that programs read
-    nothing but data here.
-
-    `title` may be any text: what Excel refuses in a sheet's name is replaced, and names made alike by that get numbers.
-    Every row has as many cells as there are columns, None being an empty one. The heading row and the first column
-    stay in sight.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Content]]
-    notes: Sequence[str] = ()
-
-
-def write(path: Path, sheets: Sequence[Sheet]) -> None:
+def write(path: Path, tables: Sequence[Table]) -> None:
     """Write a workbook, and make its folder. Raise `MachineError`.
 
     The workbook is made in memory: its writer would leave half a file on a full disk, with an error of its own.
     """
-    whole = workbook(sheets)
+    content = workbook(tables)
     atomic.make_folder(path.parent)
-    atomic.write(path, whole, shared=True)
+    atomic.write(path, content, shared=True)
 
 
-def workbook(sheets: Sequence[Sheet]) -> bytes:
-    """Return the content of an .xlsx file with these sheets, in order; at least one."""
+def workbook(tables: Sequence[Table]) -> bytes:
+    """Return the content of an .xlsx file with a sheet for each table, in order; at least one."""
     content = BytesIO()
     book = xlsxwriter.Workbook(content, {"in_memory": True})
     form = cache(lambda **properties: book.add_format(properties))
-    names = titles([*(sheet.title for sheet in sheets), NOTES])
-    notes = _notes(sheets, names)
-    for title, sheet in zip(names, [*sheets, *notes], strict=False):
-        _fill(book.add_worksheet(title), sheet, form)
+    names = titles([*(table.title for table in tables), NOTES])
+    for name, table in zip(names, [*tables, *_notes(tables, names)], strict=False):
+        _fill(book.add_worksheet(name), table, form)
     book.close()
     return content.getvalue()
 
 
-def _notes(sheets: Sequence[Sheet], names: Sequence[str]) -> list[Sheet]:
-    """Return the sheet of notes, each once with the names of the sheets that it is about; none without notes."""
+def _notes(tables: Sequence[Table], names: Sequence[str]) -> list[Table]:
+    """Return the table of notes, each once with the names of the sheets that it is about; none without notes."""
     about: dict[str, list[str]] = {}
-    for sheet, name in zip(sheets, names, strict=False):
-        for note in sheet.notes:
+    for table, name in zip(tables, names, strict=False):
+        for note in table.notes:
             about.setdefault(note, []).append(name)
-    rows = [(note, "all" if len(of) == len(sheets) else ", ".join(of)) for note, of in about.items()]
-    return [Sheet(NOTES, ("note", "sheets"), rows)] if rows else []
+    rows = [(note, "all" if len(which) == len(tables) else ", ".join(which)) for note, which in about.items()]
+    return [Table(("note", "sheets"), tuple(rows))] if rows else []
 
 
 def titles(wanted: Sequence[str]) -> list[str]:
     r"""Return sheet names that Excel takes: not empty, at most 31 characters, none of `[]:*?/\`, no two alike in any
     case."""
-    taken: set[str] = set()
-    made = []
+    names: dict[str, str] = {}
     for text in wanted:
         plain = NO_TITLE.sub("_", _text(text)).replace("\n", " ").strip(" '") or "sheet"
         plain = f"{plain}_" if plain.lower() == "history" else plain  # a name that Excel keeps for itself
         name, number = _cut(plain, TITLE_MOST).rstrip(" '"), 1
-        while name.lower() in taken:
+        while name.lower() in names:
             number += 1
             name = f"{_cut(plain, TITLE_MOST - len(f' {number}'))} {number}"
-        taken.add(name.lower())
-        made.append(name)
-    return made
+        names[name.lower()] = name
+    return list(names.values())
 
 
 Form = Callable[..., Any]
 """Returns the format of a workbook with some properties; of each it makes one."""
 
 
-def _fill(page: Worksheet, sheet: Sheet, form: Form) -> None:
-    widths = [_width(sheet, column) for column in range(len(sheet.columns))]
-    page.set_default_row(ROW)
-    for column, width in enumerate(widths):
-        page.set_column(column, column, width)
-    _head(page, sheet, widths, form)
-    for number, row in enumerate(sheet.rows, 1):
-        _row(page, number, row, widths, form)
+def _fill(page: Worksheet, table: Table, form: Form) -> None:
+    columns = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
+    widths = [_width(head, cells) for head, cells in zip(table.columns, columns, strict=True)]
+    for column, (head, cells) in enumerate(zip(table.columns, columns, strict=True)):
+        page.set_column(column, column, widths[column])
+        # A head is right over numbers, left over text, which keeps off numbers before it by an indent.
+        has_numbers = any(isinstance(cell, Cell) for cell in cells)
+        align, indent = ("right", 0) if has_numbers else ("left", int(column > 0))
+        look = form(bold=True, bottom=1, text_wrap=True, valign="bottom", align=align, indent=indent)
+        page.write_string(0, column, _text(head), look)
+        for number, cell in enumerate(cells, 1):
+            if isinstance(cell, Cell) and cell.value is not None:
+                page.write_number(number, column, cell.value, _look(cell, form))
+            elif text := _text(cell_text(cell)):
+                wraps = cell_len(text) > widths[column] or "\n" in text
+                page.write_string(number, column, text, form(valign="vcenter", text_wrap=wraps, indent=int(column > 0)))
     page.freeze_panes(1, 1)
     page.set_landscape()
     page.set_paper(A4 if sum(widths) <= A4_WIDE else A3)
@@ -153,59 +111,29 @@ def _fill(page: Worksheet, sheet: Sheet, form: Form) -> None:
     page.repeat_rows(0)
 
 
-def _head(page: Worksheet, sheet: Sheet, widths: Sequence[float], form: Form) -> None:
-    """Align a column's head right over numbers, left over text, which keeps off numbers on its left by an indent."""
-    lines = [len(wrap(name, int(width) - 1)) for name, width in zip(sheet.columns, widths, strict=True)]
-    page.set_row(0, ROW + LINE * (max(lines, default=1) - 1))
-    look = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
-    for column, name in enumerate(sheet.columns):
-        has_numbers = any(isinstance(row[column], Cell) for row in sheet.rows)
-        where = {"align": "right", "indent": 0} if has_numbers else {"align": "left", "indent": int(column > 0)}
-        page.write_string(0, column, _text(name), form(**look, **where))
-
-
-def _row(page: Worksheet, number: int, row: Sequence[Content], widths: Sequence[float], form: Form) -> None:
-    lines = 1
-    for column, cell in enumerate(row):
-        if isinstance(cell, Cell):
-            page.write_number(number, column, cell.value, _number(cell, form))
-        elif cell is not None:
-            text = _text(cell)
-            wide = cell_len(text) > widths[column] or "\n" in text
-            page.write_string(number, column, text, form(valign="vcenter", text_wrap=wide, indent=int(column > 0)))
-            lines = max(lines, len(wrap(text, int(widths[column]) - 1))) if wide else lines
-    if lines > 1:
-        page.set_row(number, ROW + LINE * (min(lines, LINES_MOST) - 1))
-
-
-def _number(cell: Cell, form: Form) -> Any:
+def _look(cell: Cell, form: Form) -> Any:
+    """Return the format of a figure: its marks leave it a number. An approximate one has `~` before its text, too."""
+    approximate = "~" if cell.text.startswith("~") else ""
+    digits = f"0.{'0' * cell.digits}" if cell.digits else "#,##0"
+    asterisk = '"*"' if cell.partial else ""
     return form(
-        num_format=f'{cell.number}"*"' if cell.marked else cell.number,
+        num_format=f"{approximate}{digits}{asterisk}",
         valign="vcenter",
-        font_color=RED if cell.marked else GREY if cell.faint else BLACK,
-        bold=cell.bold,
-        underline=int(cell.underlined),
+        font_color=RED if cell.partial else GREY if cell.faint else BLACK,
+        bold=cell.place == "best",
+        underline=int(cell.place == "second"),
     )
 
 
-def _width(sheet: Sheet, column: int) -> int:
+def _width(head: str, cells: Sequence[str | Cell]) -> int:
     """Return the width of the widest cell; a head may take several lines, but its words stay whole."""
-    cells = [row[column] for row in sheet.rows]
-    texts = max((cell_len(line) for cell in cells if isinstance(cell, str) for line in cell.split("\n")), default=0)
-    words = max((cell_len(word) for word in sheet.columns[column].split()), default=0)
-    numbers = _numbers_width([cell for cell in cells if isinstance(cell, Cell)])
-    return min(max(texts, words, numbers, 6), WIDEST) + 2
-
-
-def _numbers_width(cells: Sequence[Cell]) -> int:
-    """Return about the width of the longest in Excel: the largest or the smallest, in the widest of the formats."""
-    if not cells:
-        return 0
-    ends = min(cell.value for cell in cells), max(cell.value for cell in cells)
-    forms = {cell.number for cell in cells}
-    decimals = max(len(form.partition(".")[2]) for form in forms)
-    commas = "," if any("," in form for form in forms) else ""
-    return max(len(f"{end:{commas}.{decimals}f}") for end in ends) + any(cell.marked for cell in cells)
+    widths = [NARROWEST, *map(cell_len, head.split())]
+    for cell in cells:
+        if isinstance(cell, Cell) and cell.value is not None:
+            widths.append(len(f"{cell.value:,.{cell.digits}f}") + cell.partial)
+        else:
+            widths += map(cell_len, cell_text(cell).split("\n"))
+    return min(max(widths), WIDEST) + 2
 
 
 def _text(text: str) -> str:

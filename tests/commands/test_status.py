@@ -34,32 +34,33 @@ def test_status_in_a_pipe_has_every_run_on_one_line(
     """As wide as it needs: no name, platform or time is broken, so that `grep` and `awk` find them."""
     monkeypatch.setenv("COLUMNS", "40")
     assert main(["status", "--results-dir", str(results)]) == 0
-    head, row = capsys.readouterr().out.splitlines()
+    head, _, row = capsys.readouterr().out.splitlines()
     assert head.split() == COLUMNS
     assert row.split()[:4] == [NAME, "xiaohongshu", "baseline/recency", "complete"]
     assert row.split()[6] == "100" and row.endswith("Z")  # UTC
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 120])
-def test_status_on_a_narrow_terminal_breaks_no_name_and_no_number(
+def test_status_on_a_narrow_terminal_breaks_no_number_and_names_the_columns_that_it_leaves_out(
     results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    """It keeps to the width, but for the name's line, and leaves whole columns out, which it names."""
-    assert main(["status", "--results-dir", str(results)]) == 0
-    _, in_pipe = capsys.readouterr().out.splitlines()
+    """It keeps to the width: columns that do not fit follow below, and a long name takes several lines."""
     for name, value in {"COLUMNS": str(width), "TERM": "xterm", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.stdout", screen := Terminal())
     assert main(["status", "--results-dir", str(results)]) == 0
-    head, above, row, *rest = Text.from_ansi(screen.getvalue()).plain.splitlines()
-    assert above.split() == [NAME, "baseline/recency"]
-    assert max(map(cell_len, (head, row, *rest))) <= width
-    whole = dict(zip([*COLUMNS, "time"], in_pipe.split(), strict=True))
-    kept = head.split()
-    values = {name: whole[name] for name in kept} | ({"time": whole["time"]} if "updated" in kept else {})
-    assert row.split() == list(values.values())
-    assert {"subset", "state", "users", "done"} <= {*kept}
-    assert all(name in kept or name in " ".join(rest) for name in COLUMNS if name not in ("name", "model"))
+    *lines, note = Text.from_ansi(screen.getvalue()).plain.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    words = {word for line in lines for word in line.split()}
+    assert words >= {"name", "subset", "state", "users", "done", "failed", "xiaohongshu", "complete"}
+    assert NAME in "".join(line[: width // 2].split()[0] for line in lines if "一" in line or "名字" in line)
+    assert all(name in words or name in note for name in COLUMNS)
+
+
+def test_status_suggests_the_subset_that_was_meant(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that no benchmark and no run has is not a table of nothing."""
+    assert main(["status", "--subset", "weibos", "--results-dir", str(results)]) == 2
+    assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
 
 
 EARLIER = DATA / "folder-0.1.0" / "results"
@@ -100,7 +101,7 @@ def test_status_marks_tokens_that_the_endpoint_did_not_report(
     path.write_bytes(seal(data))
     assert usage(tmp_path, "killed", capsys) == [1, 0, 0, 1]
     assert main(["status", "--results-dir", str(tmp_path)]) == 0
-    assert "0+" in capsys.readouterr().out.splitlines()[1].split()
+    assert "0+" in capsys.readouterr().out.splitlines()[2].split()
 
 
 def test_status_of_a_complete_run_without_its_report_has_no_usage(

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
-
-from rich.cells import cell_len
-from rich.table import Table as Columns
-from rich.text import Text
 
 from harness import defaults
 from harness.analysis import selection
 from harness.analysis.imported import imported
 from harness.commands.parser import called
-from harness.commands.stats import costs, footnotes, formats, tables, workbooks
-from harness.commands.stats.grid import Grid, Number, Standing
-from harness.commands.stats.reports import Scored, read, without_merged
-from harness.commands.stats.tables import MetricTable
+from harness.commands.stats import costs, formats, workbooks
+from harness.commands.stats import leaderboard as tables
+from harness.commands.stats.missing import left_out, unranked
+from harness.commands.stats.notes import notes
+from harness.commands.stats.run_reports import RunReport, read, without_merged
+from harness.commands.stats.standings import Standing, main, standings
 from harness.commands.stats.uncertainty import with_uncertainty
+from harness.document import Table
 from harness.errors import BadInput, MachineError, in_brief, which_is_known
 from harness.option import command_options, file_of, folder, option
 from harness.options import options
-from harness.reporting import xlsx
+from harness.reporting import latex, markdown, terminal, xlsx
 from harness.reporting.outputs import check_free
 from harness.store import atomic
 from harness.store.files import runs
 from harness.ui.console import console
 from harness.ui.streams import show, show_json, tell
-
-NAME_LEAST = 12
-"""Columns of a terminal that a run's name gets, however narrow it is."""
-GAP = 2
-STYLES = {None: "", Standing.BEST: "bold", Standing.SECOND: "underline"}
 
 
 @command_options
@@ -52,6 +47,7 @@ class Options(options.Forced, options.AsJson, options.ResultsFolder, options.Tas
         "a metric to print; may be repeated (default: the main ones of each benchmark; all in JSON)",
         unit="NAME",
     )
+    platform: Sequence[str] | None = options.platform_option("one subset, with its figures alone; may be repeated")
     published: bool = option(False, "show the published scores next to the runs")
     intervals: bool = option(False, "show 95 % intervals with the figures (CSV, JSON and Excel files always have them)")
     excel: bool = option(False, "write an Excel file per metric too")
@@ -75,151 +71,166 @@ def execute(args: Options) -> int:
         raise BadInput("--out is the folder for the files of --excel")
     if args.into:
         check_free(args.into, force=args.force)
-    found, reports, missing, code = _ranked(args)
-    chosen = found if args.json and not args.metric else _chosen(found, args.metric, args.format == "csv")
-    out = (args.out or args.results_dir / defaults.EXCEL_FOLDER) if args.excel else None
-    failed = _write_all(found, reports, missing, out, args) if out else None
-    _print(args, chosen, missing, None if failed else out)
-    if failed:
-        raise type(failed)(f"{failed} (--out DIR puts the Excel files elsewhere)") from failed
-    return code
+    board = _board(args)
+    chosen = _chosen(board.standings, args)
+    out = args.out or args.results_dir / defaults.EXCEL_FOLDER
+    error = _write_excel(board, out, args) if args.excel else None
+    _print(board, chosen, args)
+    if args.excel and not error and args.format == "table" and not args.json:
+        console().print(f"every metric: {out}", soft_wrap=True)
+    if error:
+        raise type(error)(f"{error} (--out DIR puts the Excel files elsewhere)") from error
+    return board.code
 
 
-def _ranked(args: Options) -> tuple[list[MetricTable], list[Scored], list[str], int]:
-    """Return the tables of all metrics, the reports in them, sentences on what is missing, and an exit code."""
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The figures of all metrics, the reports that they are of, sentences on what is missing, and an exit code."""
+
+    standings: list[Standing]
+    reports: list[RunReport]
+    missing: list[str]
+    code: int
+
+
+def _board(args: Options) -> Board:
     paths = sorted(args.results_dir.glob("*/eval_report_*.json"))
-    reports, code = selection.each(_of(paths, args), read, str)
-    left = footnotes.left_out(reports, paths, args.results_dir, args.runs)
+    reports, code = selection.each(_selected(paths, args), read, str)
+    left = left_out(reports, paths, args.results_dir, args.runs, args.platform)
     reports = [report for report in reports if (report.run, report.subset) not in left.outdated]
     reports = reports if args.runs else without_merged(reports)
     covered = [report for report in reports if report.scored]
     if not covered and not args.published:
-        raise BadInput(left.nothing_else(args.results_dir, args.runs))
-    found, unranked = with_uncertainty(tables.tables(covered, with_published=args.published), args.results_dir)
-    missing = [*unranked, *left.sentences()]
-    return found, reports, missing, code
+        raise BadInput(left.nothing_else(args.results_dir, (*args.runs, *(args.platform or ()))))
+    found = standings(covered, published=args.published, subsets=args.platform or ())
+    found, unusable = with_uncertainty(found, args.results_dir)
+    return Board(found, reports, [*unranked(unusable), *left.sentences()], code)
 
 
 def leaderboard(
     *runs: str,
     metric: str | Sequence[str] | None = None,
+    subset: str | Sequence[str] | None = None,
     published: bool | None = None,
     results_dir: str | Path | None = None,
     settings_file: str | Path | None = None,
 ) -> dict[str, object]:
     """Return the tables of all runs, or of those that are named, as `harness stats --json` prints them.
 
-    `metric` are metrics, by name; without, all. Raise `BadInput` where no run has a report.
+    `metric` are metrics, by name, and `subset` subsets; without, all. Raise `BadInput` where no run has a report.
     """
-    args = called("stats", {**locals(), "name": runs or None}).args
-    found, _, _, _ = _ranked(args)
-    return formats.plain(_chosen(found, args.metric, False) if args.metric else found)
+    args = called("stats", {**locals(), "name": runs or None, "json": True}).args
+    return formats.as_json(_chosen(_board(args).standings, args))
 
 
-def _of(paths: Sequence[Path], args: Options) -> list[Path]:
-    """Return the reports of the runs that are named, of all without names."""
-    if not args.runs:
-        return list(paths)
-    there = {path.parent.name for path in paths} | {files.folder.name for files in runs(args.results_dir)}
-    there |= {one.name for one in imported(args.results_dir)}
+def _selected(paths: Sequence[Path], args: Options) -> list[Path]:
+    """Return the reports of the runs and subsets that are named, of all without names."""
+    found, others = list(runs(args.results_dir)), imported(args.results_dir)
+    subsets = {path: path.stem.removeprefix("eval_report_") for path in paths}
+    selection.check_subsets(args.platform, [*subsets.values(), *(files.subset for files in found)])
+    there = {path.parent.name for path in paths} | {files.folder.name for files in found} | {of.name for of in others}
     if missing := [name for name in args.runs if name not in there]:
         known = f": there are {', '.join(sorted(there))}" if there else ""
         raise BadInput(f"no report of {', '.join(map(in_brief, missing))} under {args.results_dir}{known}")
-    return [path for path in paths if path.parent.name in args.runs]
+    return [
+        path
+        for path, subset in subsets.items()
+        if (not args.runs or path.parent.name in args.runs) and (not args.platform or subset in args.platform)
+    ]
 
 
-def _chosen(found: Sequence[MetricTable], names: Sequence[str] | None, for_programs: bool) -> list[MetricTable]:
-    """Return the tables of the named metrics, of all benchmarks that have one of that name, in the order of the names;
-    without names the main ones, and those with published scores; for programs what ranks them has lines of its own."""
-    if names is None:
-        return tables.main(found, with_ranking=for_programs)
-    chosen: list[MetricTable] = []
-    for name in names:
-        of = [table for table in found if name.casefold() in (table.metric.name.casefold(), table.label.casefold())]
-        if not of:
-            known = [table.label for table in found]
+def _chosen(found: list[Standing], args: Options) -> list[Standing]:
+    """Return the named metrics, of all benchmarks that have one of that name, in the order of the names.
+
+    Without names JSON has all, and anything else the main ones, and those with published scores; in CSV what ranks them
+    has lines of its own.
+    """
+    if args.metric is None:
+        return found if args.json else main(found, with_ranking=args.format == "csv")
+    chosen: dict[str, Standing] = {}
+    for name in args.metric:
+        named = {
+            standing.label: standing
+            for standing in found
+            if name.casefold() in (standing.metric.name.casefold(), standing.label.casefold())
+        }
+        if not named:
+            known = [standing.label for standing in found]
             raise BadInput(f"no run has the metric {name!r}{which_is_known(name, known, '--metric')}")
-        chosen += [table for table in of if not any(table is one for one in chosen)]
-    return chosen
+        chosen |= named
+    return list(chosen.values())
 
 
-def _write_all(
-    found: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str], out: Path, args: Options
-) -> MachineError | BadInput | None:
+def _write_excel(board: Board, out: Path, args: Options) -> MachineError | BadInput | None:
     """Write the Excel files, or return why they cannot be written: the tables of a read-only archive can still be
     printed. A folder that the command has named may be a symbolic link."""
     try:
         if args.out is None:
             atomic.check_folder(out)
-        made = {out / f"{name}.xlsx": sheets for name, sheets in workbooks.workbooks(found, reports, missing)}
+        made = workbooks.workbooks(board.standings, board.reports, board.missing)
+        files = {out / f"{name}.xlsx": sheets for name, sheets in made}
         if args.out is not None:
-            check_free(*made, force=args.force)
-        for path, sheets in made.items():
+            check_free(*files, force=args.force)
+        for path, sheets in files.items():
             xlsx.write(path, sheets)
     except (MachineError, BadInput) as error:
         return error
     return None
 
 
-def _print(args: Options, chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None) -> None:
-    """Print the tables, and in sentences which runs are `missing` in them."""
+def _print(board: Board, chosen: Sequence[Standing], args: Options) -> None:
     if args.json or args.format == "csv":  # which have no place for sentences
-        for line in missing:
-            tell(line)
+        for sentence in board.missing:
+            tell(sentence)
     if args.json:
-        show_json(formats.plain(chosen))
+        show_json(formats.as_json(chosen))
     elif args.format == "table":
-        _show(chosen, missing, out, args.intervals)
+        _show(board, chosen, args)
     elif args.into:
-        written = formats.text(args.format, chosen, missing, intervals=args.intervals)
-        atomic.write(args.into, written.encode(), shared=True)
+        atomic.write(args.into, _text(board, chosen, args).encode(), shared=True)
         tell(f"written: {args.into}")
     else:
-        show(formats.text(args.format, chosen, missing, intervals=args.intervals).rstrip("\n"))
+        show(_text(board, chosen, args).rstrip("\n"))
 
 
-def _show(chosen: Sequence[MetricTable], missing: Sequence[str], out: Path | None, intervals: bool) -> None:
+def _text(board: Board, chosen: Sequence[Standing], args: Options) -> str:
+    """Return tables as CSV, or as Markdown or LaTeX, where what is missing in them is a comment for the author."""
+    about = [*_about(chosen), *board.missing]
+    match args.format:
+        case "csv":
+            return formats.as_csv(chosen)
+        case "latex":
+            return latex.rendered(_tables(chosen, args, with_notes=True), about)
+        case _:
+            return markdown.rendered(_tables(chosen, args), [*_notes(chosen, args), *about])
+
+
+def _show(board: Board, chosen: Sequence[Standing], args: Options) -> None:
     screen = console()
-    for grid in formats.grids(chosen, intervals=intervals):
-        screen.print(grid.title, style="italic", highlight=False)
-        columns = _columns(grid)
-        screen.width = max(screen.width, _least(columns))
-        screen.print(columns, crop=False)
+    for table in _tables(chosen, args):
+        terminal.show(screen, table)
         screen.print()
-    for line in [
-        *formats.about(chosen),
-        *footnotes.notes(chosen, show_ranks=screen.color_system is not None),
-        *costs.notes(chosen),
-        *missing,
-    ]:
+    for line in [*_notes(chosen, args, places=screen.color_system is not None), *_about(chosen), *board.missing]:
         screen.print(line, soft_wrap=True)
-    if out is not None:
-        screen.print(f"every metric: {out}", soft_wrap=True)
 
 
-def _columns(table: Grid) -> Columns:
-    made = Columns(box=None, pad_edge=False)
-    made.add_column(table.corner, overflow="fold", min_width=NAME_LEAST)
-    for column in table.columns:
-        made.add_column(column, justify="right", no_wrap=True)
-    for group in table.groups:
-        if made.row_count:
-            made.add_row()
-        for name, numbers in group:
-            made.add_row(name, *map(_cell, numbers))
-    return made
+def _tables(chosen: Sequence[Standing], args: Options, *, with_notes: bool = False) -> list[Table]:
+    """Return the figures of each metric, and what runs cost unless metrics are named; with their notes on request."""
+    found = [
+        tables.table(of, intervals=args.intervals, notes=notes([of], intervals=args.intervals) if with_notes else ())
+        for of in chosen
+    ]
+    return found if args.metric else [*found, *(costs.table(of, notes=with_notes) for of in costs.first(chosen))]
 
 
-def _least(columns: Columns) -> int:
-    """Return the width that shows every figure whole, with folded names; a narrower terminal breaks the lines."""
-    figures = [column for column in columns.columns if column.no_wrap]
-    widest = (max(cell_len(str(text)) for text in (column.header, *column.cells)) for column in figures)
-    return NAME_LEAST + sum(GAP + width for width in widest)
+def _notes(chosen: Sequence[Standing], args: Options, *, places: bool = True) -> list[str]:
+    spent = [] if args.metric else costs.cost_notes(costs.first(chosen))
+    return [*notes(chosen, places=places, intervals=args.intervals), *spent]
 
 
-def _cell(number: Number | None) -> Text:
-    if number is None:
-        return Text("")
-    interval = f" {number.interval}" if number.interval else ""
-    published = f" ({number.published})" if number.published else ""
-    return Text.assemble((number.text, STYLES[number.place]), "*" if number.marked else "", published, interval)
+def _about(chosen: Sequence[Standing]) -> list[str]:
+    """Return a description of each run, once."""
+    about: dict[str, dict[str, None]] = {}
+    for report in (report for standing in chosen for report in standing.reports):
+        about.setdefault(report.run, {})[report.about] = None
+    return [f"{run}: {'; '.join(texts)}" for run, texts in about.items()]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
-from harness.benchmark import Metric
-from harness.commands.stats import costs
-from harness.commands.stats.footnotes import notes
-from harness.commands.stats.grid import Standing
-from harness.commands.stats.reports import MetricValue, Scored
-from harness.commands.stats.tables import Figure, MetricTable, Row
+from msgspec import structs
+
+from harness.commands.stats import costs, leaderboard
+from harness.commands.stats.notes import notes
+from harness.commands.stats.run_reports import RunReport, about_run
+from harness.commands.stats.standings import Figure, Standing
+from harness.document import Cell, Table
 from harness.model import Money
 from harness.printable import short_hash
-from harness.reporting.report import CHANCE
-from harness.reporting.xlsx import PERCENT, WHOLE, Cell, Content, Sheet, decimals
 
 SUMMARY = "summary"
 RUNS_NOTES = (
@@ -26,191 +24,130 @@ SUMMARY_NOTES = (
     "From, to: the 95 % interval over users of the figure before them.",
     "Users, requests and tokens are those of all subsets of the run together.",
 )
+COSTS = (
+    *("cached tokens", "reasoning tokens", "cost", "currency", "at least", "at most"),
+    *("cost a user", "a user at least", "a user at most"),
+)
+"""Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
+RUN_COLUMNS = (
+    *("users scored", "users expected", "requests", "prompt tokens", "completion tokens", "model", "prompt", "share"),
+    "tasks",
+)
+Cells = Sequence[str | Cell]
 
 
 def workbooks(
-    tables: Sequence[MetricTable], reports: Sequence[Scored], missing: Sequence[str] = ()
-) -> Iterator[tuple[str, list[Sheet]]]:
+    standings: Sequence[Standing], reports: Sequence[RunReport], missing: Sequence[str] = ()
+) -> Iterator[tuple[str, list[Table]]]:
     """Yield the name of each file, without its suffix, and its sheets; `missing` are notes for the sheet of runs.
 
     The sheet of a metric has a row for each run and a column for each subset, as the tables of papers.
     """
-    for table in tables:
-        sheet = Sheet(table.label, *_figures(table, 1, ["what"], lambda row: [row.about or None]), _notes(table))
-        yield re.sub(r"[^\w ^().,+-]", "_", table.label)[:100], [sheet]
-    runs: dict[tuple[str, str], list[Scored]] = {}
+    for standing in standings:
+        name = re.sub(r"[^\w ^().,+-]", "_", standing.label)[:100]
+        yield name, [_sheet(standing, ["what"], [[about_run(row.reports)] for row in standing.runs], ends=False)]
+    by_run: dict[tuple[str, str], list[RunReport]] = {}
     for report in reports:
-        runs.setdefault((report.benchmark, report.run), []).append(report)
-    spent: Columns = COSTS if costs.is_known(reports) else {}
-    columns = {**ABOUT, **spent}
-    about = {key: [made(of) for made in columns.values()] for key, of in runs.items()}
-    sheets = [
-        _runs_sheet(reports, {**RUNS, **spent}, missing),
-        *(_summary_sheet(table, tuple(columns), about) for table in tables),
-    ]
+        by_run.setdefault((report.report.benchmark, report.run), []).append(report)
+    spent = COSTS if costs.is_known(reports) else ()
+    facts = {key: _facts(some) for key, some in by_run.items()}
+    columns = (*RUN_COLUMNS, *spent)
+    sheets = [_runs_sheet(reports, missing)]
+    for standing in standings:
+        runs = [facts[standing.benchmark, row.name] for row in standing.runs]
+        about = [[cells[column] for column in columns] for cells in runs]
+        sheets.append(_sheet(standing, columns, about, ends=True))
     yield SUMMARY, sheets
 
 
-def _notes(table: MetricTable) -> list[str]:
-    definition = f" {table.metric.name}: {table.metric.definition}." if table.metric.definition else ""
-    return [f"{table.title}.{definition}", *notes([table])]
+def _sheet(standing: Standing, heads: Sequence[str], about: Sequence[Cells], *, ends: bool) -> Table:
+    """Return the table of a metric, with cells `about` each run under further `heads`, and the metric's own figures of
+    columns that show others for some run."""
+    shown = leaderboard.table(standing, ends=ends)
+    own = [name for name in standing.columns if any(map(standing.as_published, standing.in_column(name)))]
+    columns = [*shown.columns, *heads, *leaderboard.heads([f"{name}, as published" for name in own], ends)]
+    rows = []
+    for number, cells in enumerate(shown.rows):
+        figures = standing.rows[number].figures if number < len(standing.rows) else {}
+        run = about[number] if number < len(about) else [""] * len(heads)
+        plain = (figure and Figure(figure.value) for figure in map(figures.get, own))
+        rows.append((*cells, *run, *(cell for figure in plain for cell in leaderboard.cells(standing, figure, ends))))
+    definition = f" {standing.metric.name}: {standing.metric.definition}." if standing.metric.definition else ""
+    lines = (f"{standing.title}.{definition}", *notes([standing], intervals=ends), *(SUMMARY_NOTES if ends else ()))
+    return Table(tuple(columns), tuple(rows), standing.label, lines)
 
 
-def _figures(
-    table: MetricTable, each: int, heads: Sequence[str], about: Callable[[Row], Sequence[Content]]
-) -> tuple[list[str], list[list[Content]]]:
-    """Return the columns of a table and its rows: `each` cells of a figure, three with its interval; what is `about` a
-    row, under its own heads; and the published figures of columns that show another one for some run."""
-    unlike = [name for name in table.columns if any(map(table.published, _there(table, name)))]
-    columns = ["run", *_heads(table.columns, each), *table.rank_head, *heads]
-    columns += _heads([f"{name}, as published" for name in unlike], each)
-    rows = list[list[Content]]()
-    for row in table.rows:
-        shown = (cell for name in table.columns for cell in _cells(table.metric, row, name)[:each])
-        given = (of.value if (of := row.figures[name]) else None for name in unlike)
-        published = (cell for value in given for cell in _values(table.metric, value)[:each])
-        rows.append([row.label, *shown, *(rank or None for rank in table.ranks(row)), *about(row), *published])
-    if levels := table.chance:
-        faint = ((_shown(table.metric, levels.get(name, (None,))[0], faint=True), None, None) for name in table.columns)
-        chance = [CHANCE, *(cell for cells in faint for cell in cells[:each])]
-        rows.append([*chance, *[None] * (len(columns) - len(chance))])
-    return columns, rows
-
-
-def _there(table: MetricTable, column: str) -> Iterator[Figure]:
-    return (figure for row in table.rows if (figure := row.figures[column]))
-
-
-def _heads(names: Sequence[str], each: int) -> Iterator[str]:
-    return (head for name in names for head in (name, "from", "to")[:each])
-
-
-def _cells(metric: Metric, row: Row, column: str) -> list[Cell | None]:
-    """Return the figure of a run and the ends of its interval."""
-    if (figure := row.figures[column]) is None:
-        return [None] * 3
-    marked = Cell(
-        metric.shown(figure.shown.value),
-        not figure.complete,
-        number=decimals(metric.decimals),
-        bold=figure.place is Standing.BEST,
-        underlined=figure.place is Standing.SECOND,
-        faint=row.is_published,
-    )
-    return [marked, *_values(metric, figure.shown)[1:]]
-
-
-def _values(metric: Metric, of: MetricValue | None) -> list[Cell | None]:
-    """Return a value and the ends of its interval."""
-    value, ends = (of.value, of.interval or (None, None)) if of else (None, (None, None))
-    mark = bool(of and of.approximate)
-    return [_shown(metric, value), *(_shown(metric, end, faint=True, approximate=mark) for end in ends)]
-
-
-def _summary_sheet(table: MetricTable, head: Sequence[str], about: Mapping[tuple[str, str], list[Content]]) -> Sheet:
-    """Return the same figures with their intervals, and the cells `about` each benchmark and run under `head`; a
-    published row has none."""
-    nothing = [None] * len(head)
-    columns, rows = _figures(
-        table, 3, head, lambda row: nothing if row.is_published else about[table.benchmark, row.name]
-    )
-    return Sheet(table.label, columns, rows, [*_notes(table), *SUMMARY_NOTES])
-
-
-def _shown(metric: Metric, value: float | None, *, faint: bool = False, approximate: bool = False) -> Cell | None:
-    number = f"{'~' * approximate}{decimals(metric.decimals)}"
-    return None if value is None else Cell(metric.shown(value), faint=faint, number=number)
-
-
-def _scored(reports: Sequence[Scored]) -> Cell:
-    are_complete = all(report.complete for report in reports)
-    return Cell(sum(report.scored for report in reports), not are_complete, number=WHOLE)
-
-
-def _sum(name: str, reports: Sequence[Scored]) -> Cell:
-    return Cell(sum(getattr(report, name) for report in reports), number=WHOLE)
-
-
-def _used(name: str, reports: Sequence[Scored]) -> Cell | None:
-    """Return a sum, blank if no request was counted, as for results of the authors' runner."""
-    counted = [report.usage.get(name, 0) for report in reports if report.usage]
-    return Cell(sum(counted), number=WHOLE) if counted else None
-
-
-def _counted(name: str, reports: Sequence[Scored]) -> Cell | None:
-    of = costs.spent(reports)
-    return Cell(of.total(name), number=WHOLE) if of.reports else None
-
-
-def _cost(name: str, bound: str, reports: Sequence[Scored]) -> Cell | None:
-    """Return an amount or a bound of it, blank without one, and where there are several currencies."""
-    amounts: Sequence[Money] = getattr(costs.spent(reports), name)
-    if len(amounts) != 1 or (amount := getattr(amounts[0], bound)) is None:
-        return None
-    return Cell(float(amount), amounts[0].about and bound == "amount", number=decimals(6))
-
-
-def _text(name: str, reports: Sequence[Scored]) -> str:
-    return _together(getattr(report, name) for report in reports)
-
-
-def _together(words: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(word for word in words if word))
-
-
-Columns = Mapping[str, Callable[[Sequence[Scored]], Content]]
-"""Columns by name, each made of the reports of a run, on all its subsets or on one."""
-
-ABOUT: Columns = {
-    "users scored": _scored,
-    "users expected": partial(_sum, "expected"),
-    "requests": partial(_used, "requests"),
-    "prompt tokens": partial(_used, "prompt_tokens"),
-    "completion tokens": partial(_used, "completion_tokens"),
-    "model": partial(_text, "model"),
-    "prompt": lambda reports: _together(", ".join((of.prompt_label, *of.settings)) for of in reports),
-    "share": lambda reports: Cell(min(report.ratio for report in reports), number=PERCENT),
-    "tasks": lambda reports: _together("synthetic" for report in reports if report.synthetic),
-}
-"""Columns on a run."""
-
-RUNS: Columns = {
-    "run": partial(_text, "run"),
-    "benchmark": partial(_text, "benchmark"),
-    "subset": partial(_text, "subset"),
-    **{name: ABOUT[name] for name in ("users scored", "users expected")},
-    "users failed": partial(_sum, "failed"),
-    "answers": partial(_sum, "answers"),
-    "invalid": partial(_sum, "invalid"),
-    **{name: ABOUT[name] for name in ("share", "model", "prompt")},
-    "prompt version": partial(_text, "prompt_version"),
-    "tasks": ABOUT["tasks"],
-    "tasks SHA-256": lambda reports: short_hash(reports[0].tasks),
-    **{name: ABOUT[name] for name in ("requests", "prompt tokens", "completion tokens")},
-    "requests without count": partial(_used, "untold"),
-    "begun": partial(_text, "begun"),
-    "harness": partial(_text, "harness"),
-}
-"""Columns on one report."""
-
-COSTS: Columns = {
-    "cached tokens": partial(_counted, "cached_tokens"),
-    "reasoning tokens": partial(_counted, "reasoning_tokens"),
-    "cost": partial(_cost, "money", "amount"),
-    "currency": lambda reports: " + ".join(one.currency for one in costs.spent(reports).money),
-    "at least": partial(_cost, "money", "low"),
-    "at most": partial(_cost, "money", "high"),
-    "cost a user": partial(_cost, "each", "amount"),
-    "a user at least": partial(_cost, "each", "low"),
-    "a user at most": partial(_cost, "each", "high"),
-}
-"""Columns on what reports cost together, where the cost of any run is known. An asterisk: tokens are estimated."""
-
-
-def _runs_sheet(reports: Sequence[Scored], columns: Columns, missing: Sequence[str]) -> Sheet:
+def _runs_sheet(reports: Sequence[RunReport], missing: Sequence[str]) -> Table:
     """Return a row for each report, by run, its subsets in the order of the tables."""
-    ordered = sorted(reports, key=lambda report: (report.run, report.declared.subsets.index(report.subset)))
-    invalid = dict.fromkeys(f"{report.declared.invalid_as}." for report in ordered)
-    rows = [[made([report]) for made in columns.values()] for report in ordered]
-    spent = [costs.COUNTED] if costs.is_known(reports) else []
-    return Sheet("Runs", tuple(columns), rows, [*RUNS_NOTES, *spent, *invalid, *missing])
+    ordered = sorted(reports, key=lambda report: (report.run, report.report.subsets.index(report.subset)))
+    notes = dict.fromkeys((*RUNS_NOTES, *(f"{report.report.invalid_as}." for report in ordered)))
+    facts = [_facts([report]) for report in ordered]
+    columns = list(facts[0])
+    if costs.is_known(reports):
+        notes[costs.COUNTED] = None
+    else:
+        columns = [column for column in columns if column not in COSTS]
+    rows = tuple(tuple(cells[column] for column in columns) for cells in facts)
+    return Table(tuple(columns), rows, "Runs", (*notes, *missing))
+
+
+def _facts(reports: Sequence[RunReport]) -> dict[str, str | Cell]:
+    """Return the cells on a run, on all its subsets or on one, by their columns."""
+    first, cost = reports[0], costs.spent(reports)
+    usages = [report.report.usage for report in reports if report.report.usage.get("requests")]
+
+    def count(name: str) -> Cell:
+        return _count(sum(getattr(report, name) for report in reports))
+
+    def used(name: str) -> str | Cell:
+        """Return a sum, blank if no request was counted, as for results of the authors' runner."""
+        return _count(sum(usage.get(name, 0) for usage in usages)) if usages else ""
+
+    def billed(name: str) -> str | Cell:
+        return _count(cost.total(name)) if cost.reports else ""
+
+    return {
+        "run": first.run,
+        "benchmark": first.report.benchmark,
+        "subset": first.subset,
+        "users scored": structs.replace(count("scored"), partial=not all(report.complete for report in reports)),
+        "users expected": count("expected"),
+        "users failed": _count(sum(report.report.coverage.failed_users for report in reports)),
+        "answers": count("answers"),
+        "invalid": count("invalid"),
+        "share": Cell("", min(report.ratio for report in reports)),
+        "model": _joined(report.report.model for report in reports),
+        "prompt": _joined(", ".join((report.prompt, *report.settings)) for report in reports),
+        "prompt version": first.report.prompt_version,
+        "tasks": "synthetic" if any(report.is_synthetic for report in reports) else "",
+        "tasks SHA-256": short_hash(first.run_settings.tasks_sha256 or ""),
+        "requests": used("requests"),
+        "prompt tokens": used("prompt_tokens"),
+        "completion tokens": used("completion_tokens"),
+        "requests without count": used("untold"),
+        "begun": first.run_settings.created or "",
+        "harness": first.run_settings.harness or "",
+        "cached tokens": billed("cached_tokens"),
+        "reasoning tokens": billed("reasoning_tokens"),
+        "cost": _amount(cost.money, "amount"),
+        "currency": " + ".join(money.currency for money in cost.money),
+        "at least": _amount(cost.money, "low"),
+        "at most": _amount(cost.money, "high"),
+        "cost a user": _amount(cost.each, "amount"),
+        "a user at least": _amount(cost.each, "low"),
+        "a user at most": _amount(cost.each, "high"),
+    }
+
+
+def _count(number: int) -> Cell:
+    return Cell(str(number), number, 0)
+
+
+def _amount(amounts: Sequence[Money], bound: str) -> str | Cell:
+    """Return an amount or a bound of it, blank without one, and where there are several currencies."""
+    amount = getattr(amounts[0], bound) if len(amounts) == 1 else None
+    return "" if amount is None else Cell(str(amount), float(amount), 6, partial=amounts[0].about and bound == "amount")
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(filter(None, texts)))

@@ -14,13 +14,14 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.baselines import read
 from harness.cli import main
 from harness.commands.stats import costs
-from harness.commands.stats import reports as leaderboard
+from harness.commands.stats.run_reports import read as read_report
 from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
 from harness.reporting import report_files
@@ -206,6 +207,12 @@ def test_tables_of_costs_follow_those_of_scores(
     assert "USD" not in rows["recency"] and "CNY" not in rows["recency"]
 
 
+@pytest.mark.parametrize("form", ["table", "markdown", "latex"])
+def test_a_named_metric_brings_no_table_of_costs(results: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody asked for it, and a paper includes the file as it is."""
+    assert "Cost" not in stats(results, capsys, "--format", form, "--metric", "Recall")
+
+
 def test_cost_is_on_the_display_at_the_end_and_on_the_page(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,9 +245,12 @@ def test_missing_price_is_noted_once(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_users_whose_cost_is_unknown_do_not_share_it(results: Path) -> None:
     """A run with a report of before, or of a time without a price, on one of its platforms."""
-    known = leaderboard.read(results / "usd" / "eval_report_weibo.json")
-    assert known.cost
-    unpriced, before = (replace(known, subset="zhihu", cost=cost) for cost in (known.cost.at(None), None))
+    known = read_report(results / "usd" / "eval_report_weibo.json")
+    assert known.report.cost
+    unpriced, before = (
+        replace(known, report=msgspec.structs.replace(known.report, subset="zhihu", cost=cost))
+        for cost in (known.report.cost.at(None), msgspec.UNSET)
+    )
     for reports_of_run, users in (((known, before), 9), ((known, unpriced), 18)):
         of = costs.spent(reports_of_run)
         assert (of.each, of.users) == (costs.spent([known]).each, users)

@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from harness.cli import main
-from harness.commands.stats.grid import Grid, Number, latex, markdown
-from harness.commands.stats.tables import AVERAGE
+from harness.commands.stats.standings import AVERAGE
+from harness.document import Cell, Table
+from harness.reporting import latex, markdown
 from tests.commands.stats.test_stats import write
 from tests.safety.test_terminal import HOSTILE, raw
 
@@ -85,10 +86,10 @@ def test_names_in_chinese_compile_as_the_first_lines_of_the_tables_say(tables: s
 
 def test_table_has_a_short_caption_a_label_and_its_notes_beneath() -> None:
     """A caret in the metric's name is an exponent, in a run's name a character; no two labels are the same."""
-    row = (("a^b", (Number("1.00", interval="[-0.50, 2.00]"), Number("3.00"), None)),)
-    grid = Grid("F1^NS, %", "run", ("x", "y", AVERAGE), (row,), ("A note.",), "F1^NS")
-    text = latex([grid, grid, Grid("得分", "run", (), ())])
-    assert "\\caption{$F1^{NS}$, \\%}\n  \\label{tab:f1-ns}\n" in text
+    row = ("a^b", Cell("1.00", interval="[-0.50, 2.00]"), Cell("3.00"), "")
+    table = Table(("run", "x", "y", AVERAGE), (row,), "F1^NS, % (lower is better)", ("A note.",))
+    text = latex.rendered([table, table, Table(("run",), (), "得分")])
+    assert "\\caption{$F1^{NS}$, \\% (lower is better)}\n  \\label{tab:f1-ns}\n" in text
     assert text.count("\\label{tab:f1-ns}") == 1 and text.count("\\label{") == len(set(text.split("\\label{")[1:])) == 3
     lines = [line.strip() for line in text.splitlines()]
     at = lines.index("a\\textasciicircum{}b & 1.00 & 3.00 &  \\\\")
@@ -118,8 +119,8 @@ def test_no_name_breaks_a_row_of_markdown_or_latex(name: str) -> None:
     """Titles, heads, rows, notes and comments have the lines and cells that they have with an ordinary name."""
 
     def shape(word: str) -> tuple[list[int], list[int]]:
-        grids = [Grid(word, word, ("x", word), (((word, (Number("1"), None)),),), (word,))]
-        found = markdown(grids, [word]), latex(grids, [word])
+        tables = [Table((word, "x", word), ((word, Cell("1", note=word), ""),), word, (word,))]
+        found = markdown.rendered(tables, [word]), latex.rendered(tables, [word])
         assert raw("".join(found)) == set()
         cells = [len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in found[0].splitlines()]
         ands = [line[0] == "%" or len(re.findall(r"(?<!\\)&|\\\\", line)) for line in found[1].splitlines() if line]

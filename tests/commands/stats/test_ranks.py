@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import fmean
 
-import msgspec
 import numpy as np
 import orjson
 import pytest
@@ -17,11 +17,7 @@ import pytest
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from harness.commands.stats import overview
-from harness.commands.stats.reports import MetricValue, read
-from harness.commands.stats.tables import AVERAGE, Figure, Row, own_groups, tables
-from harness.commands.stats.tables import main as main_tables
-from harness.commands.stats.uncertainty import with_uncertainty
+from harness.commands.stats.standings import AVERAGE
 from harness.model import JSON
 from harness.scoring.intervals import interval, moments
 from harness.store.log import unseal
@@ -146,8 +142,8 @@ def test_runs_of_one_platform_are_ranked_there(own: Path, capsys: Told) -> None:
     for path in own.glob("*/eval_report_*.json"):
         if path.stem != "eval_report_weibo":
             path.unlink()
-    head, *lines = shown(own, capsys, "--metric", "Recall").splitlines()[1:6]
-    assert head.split()[-2:] == ["Avg.", "rank"]
+    head, _, *lines = shown(own, capsys, "--metric", "Recall").splitlines()[1:7]
+    assert head.split() == ["run", "weibo", "rank"]
     assert {line.split()[0]: line.split()[-1] for line in lines}["recency"] == "1"
 
 
@@ -166,25 +162,16 @@ def test_run_without_the_records_of_its_report_keeps_its_figures_and_has_no_rank
     assert shown(own, capsys).count("Without ranks and intervals of averages: cooler (") == 1
 
 
-def test_picture_of_ranks_has_the_best_first_and_those_not_separable_in_one_colour(board: Path) -> None:
-    """A series for each colour: a run is in one of them, with its interval."""
-    reports = [read(path) for path in sorted(board.glob("*/eval_report_*.json"))]
-    made = main_tables(with_uncertainty(tables(reports, with_published=False), board)[0])
-    (chart,) = overview.rankings(made[0])
-    assert chart.x == ("recency (1)", "cooler (2)", "random (2)")
-    first, others = (
-        [value is not None and low is not None for value, low in zip(series.values, series.low, strict=True)]
-        for series in chart.series
-    )
-    assert (first, others) == ([True, False, False], [False, True, True])
-
-
-def test_page_over_all_runs_has_the_ranks_and_their_picture(board: Path, tmp_path: Path) -> None:
-    """In words of what is separable from the best."""
+def test_page_over_all_runs_has_the_ranks_and_complete_runs_first(board: Path, tmp_path: Path) -> None:
+    """In the tables of `stats`, the best run first."""
     assert main(["report", "--results-dir", str(board), "--out", str(tmp_path / "all.html")]) == 0
-    page = (tmp_path / "all.html").read_text()
-    assert "runs with their ranks" in page and "<td" in page
-    assert msgspec.json.encode("not separable from the best").decode()[1:-1] in page
+    table = (tmp_path / "all.html").read_text().partition("<tbody>")[2].partition("</tbody>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>(?:<[^>]*>)*([^<]*)", row) for row in table.split("</tr>")]
+    assert [(row[0], row[-1]) for row in rows if len(row) > 1 and row[-1]][:3] == [
+        ("recency", "1"),
+        ("cooler", "2"),
+        ("random", "2"),
+    ]
 
 
 def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: Told) -> None:
@@ -204,13 +191,6 @@ def test_runs_of_the_same_subsets_have_ranks_in_their_mean(own: Path, capsys: To
     lines = {line.split()[0]: line.split() for line in said.splitlines() if line.strip()}
     assert [lines[run][-1] for run in ("run", "recency", "random")] == ["rank", "1", "2"]
     assert len(lines["cooler"]) == 4 and f"recency on {', '.join(PLATFORMS[:2])}" in said
-
-
-def test_runs_of_other_subsets_do_not_compare() -> None:
-    """Also where the files of two subsets are the same."""
-    figure = Figure(MetricValue(0.5), True, ("prompt", "tasks"), by=MetricValue(0.5))
-    rows = [Row(name, {}, (), figure, subsets) for name, subsets in (("a", ("x",)), ("b", ("y",)), ("c", ("x",)))]
-    assert [(subsets, list(group)) for subsets, group in own_groups(rows)] == [(("x",), [0, 2])]
 
 
 def test_ranks_of_whole_runs_need_no_further_word(figures: JSON) -> None:

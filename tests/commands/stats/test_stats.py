@@ -13,28 +13,30 @@ import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness import leaderboard
 from harness.benchmark import metrics_of
 from harness.benchmarks import registry, streamprofile
 from harness.benchmarks.streamprofile.benchmark import published
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.cli import main
-from harness.commands.stats.footnotes import notes
-from harness.commands.stats.grid import Grid, Number, Standing, latex, markdown
-from harness.commands.stats.reports import MetricValue, Scored, declared_of, read
-from harness.commands.stats.tables import AVERAGE, Figure, MetricTable, layouts, tables
+from harness.commands.stats.notes import notes
+from harness.commands.stats.run_reports import RunReport, RunSettings, read
+from harness.commands.stats.standings import AVERAGE, Figure, Standing, standings
 from harness.commands.stats.workbooks import workbooks
-from harness.reporting.xlsx import WHOLE, Cell, Sheet, titles, workbook
-from harness.scoring.reports import declared
+from harness.document import Cell, Table
+from harness.reporting import latex, markdown
+from harness.reporting.xlsx import titles, workbook
+from harness.scoring.reports import Report, declared
 from tests.support import examples
 
 Told = pytest.CaptureFixture[str]
@@ -102,51 +104,60 @@ def write(results: Path, run: str, changes: Mapping[str, Any] | None = None, /, 
 
 
 def scored(
-    run: str, value: float | None = 0.5, *, subset: str = "weibo", metric: str = "Recall", **more: Any
-) -> Scored:
-    """What was read of a report with one metric; complete unless stated otherwise. Its answers keep the rules."""
+    run: str,
+    value: float | None = 0.5,
+    *,
+    subset: str = "weibo",
+    metric: str = "Recall",
+    prompt: str = "own",
+    version: str = "1",
+    tasks: str = "",
+    users: int = 40,
+    expected: int = 40,
+    complete: bool = True,
+    answers: int = 200,
+    invalid: int = 0,
+    values: Mapping[str, Any] | None = None,
+    chance: Mapping[str, float] | None = None,
+) -> RunReport:
+    """A report with one metric; complete unless stated otherwise. Its answers keep the rules."""
     benchmark = "dailymobility" if subset == "beijing" else "streamprofile"
-    facts: dict[str, Any] = {"prompt": "own", "prompt_version": "1", "tasks": subset, "complete": True}
-    facts |= {"ablations": (), "sampling": ()} | more
-    return Scored(
-        benchmark=benchmark,
-        declared=declared_of(registry.find(benchmark)),
-        run=run,
-        subset=subset,
-        model="m",
-        ratio=1.0,
-        synthetic=False,
-        files=(),
-        begun="",
-        harness="",
-        expected=40,
-        scored=40,
-        failed=0,
-        in_tasks=40,
-        answers=200,
-        invalid=0,
-        usage={},
-        values=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), None if value is None else MetricValue(value)),
-        following=dict.fromkeys((metric, RANKED_BY.get(metric, metric)), 1.0),
-        chance={},
-        chance_error={},
-        bias={},
-        **facts,
-    )
+    coverage = {"expected_users": expected, "scored_users": users, "failed_users": 0, "complete": complete}
+    data = {
+        **DECLARED[benchmark],
+        "benchmark": benchmark,
+        "prompt": prompt,
+        "prompt_version": version,
+        "subset": subset,
+        "model": "m",
+        "name": run,
+        "coverage": coverage,
+        "metrics": {name: {"value": value} for name in (metric, RANKED_BY.get(metric, metric))} | dict(values or {}),
+        "diagnostics": {
+            "answers": answers,
+            "valid_answers": answers - invalid,
+            "invalid": {"length": invalid},
+            "breaches": {},
+        },
+        "chance": dict(chance or {}),
+        "notes": [],
+    }
+    return RunReport(run, msgspec.convert(data, Report), RunSettings(users_in_tasks=40, tasks_sha256=tasks or subset))
 
 
-def table(*reports: Scored, with_published: bool = False) -> MetricTable:
-    return tables(reports, with_published=with_published)[0]
+def table(*reports: RunReport, with_published: bool = False) -> Standing:
+    return standings(reports, published=with_published)[0]
 
 
 def shown(figure: Figure) -> float:
     """A figure of Recall as tables have it: in percent with two decimals."""
     metric = metrics_of(registry.find("streamprofile"))["Recall"]
     assert metric is not None
+    assert figure.shown.value is not None
     return metric.shown(figure.shown.value)
 
 
-def places(made: MetricTable, column: str = "weibo") -> dict[str, Standing | None]:
+def places(made: Standing, column: str = "weibo") -> dict[str, str | None]:
     return {row.name: figure.place if (figure := row.figures[column]) else None for row in made.rows}
 
 
@@ -157,10 +168,10 @@ def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -
     """Equal is what is printed alike: a digit that nobody sees makes no one better."""
     made = table(scored("a", 0.30004), scored("b", 0.3), scored("c", 0.2), scored("d", 0.2), scored("e", 0.1))
     assert places(made) == {
-        "a": Standing.BEST,
-        "b": Standing.BEST,
-        "c": Standing.SECOND,
-        "d": Standing.SECOND,
+        "a": "best",
+        "b": "best",
+        "c": "second",
+        "d": "second",
         "e": None,
     }
 
@@ -171,48 +182,40 @@ def test_best_and_second_best_are_marked_and_equal_figures_share_their_place() -
 def test_of_errors_and_divergences_the_lowest_is_best(metric: str, subset: str) -> None:
     """So too of the change of an error from step to step."""
     made = table(*(scored(name, value, subset=subset, metric=metric) for name, value in (("a", 0.2), ("b", 0.1))))
-    assert places(made, subset) == {"a": Standing.SECOND, "b": Standing.BEST}
+    assert places(made, subset) == {"a": "second", "b": "best"}
 
 
 @pytest.mark.parametrize(
     ("metric", "recall", "f1", "place"),
     [
-        (
-            "Recall",
-            MetricValue(0.4, (0.3, 0.5)),
-            MetricValue(0.1),
-            Standing.BEST,
-        ),  # another headline figure does not matter
-        ("Recall", MetricValue(0.4, (0.2, 0.5)), MetricValue(0.4), None),  # chance is in the interval
-        ("Recall", MetricValue(0.4), MetricValue(0.4), Standing.BEST),  # without one the figure decides
-        ("Error_Viral", MetricValue(0.4, (0.3, 0.5)), MetricValue(0.4, (0.3, 0.5)), Standing.BEST),
-        ("Error_Viral", MetricValue(0.4, (0.3, 0.5)), MetricValue(0.2), None),  # keeps tags, and finds none
-        ("FWT Recall", MetricValue(0.2), MetricValue(0.4), None),
+        ("Recall", (0.4, [0.3, 0.5]), (0.1, None), "best"),  # another headline figure does not matter
+        ("Recall", (0.4, [0.2, 0.5]), (0.4, None), None),  # chance is in the interval
+        ("Recall", (0.4, None), (0.4, None), "best"),  # without one the figure decides
+        ("Error_Viral", (0.4, [0.3, 0.5]), (0.4, [0.3, 0.5]), "best"),
+        ("Error_Viral", (0.4, [0.3, 0.5]), (0.2, None), None),  # keeps tags, and finds none
+        ("FWT Recall", (0.2, None), (0.4, None), None),
     ],
 )
 def test_run_that_is_not_better_than_chance_is_never_marked(
-    metric: str, recall: MetricValue, f1: MetricValue, place: Standing | None
+    metric: str, recall: tuple[Any, Any], f1: tuple[Any, Any], place: str | None
 ) -> None:
     """In the table of a headline figure by that figure, in any other by all of them; no other is best instead."""
-    lower = metric.startswith("Error")
-    of = scored("a", 0.0 if lower else 0.9, metric=metric)
-    values = {**of.values, "Recall (cut)": recall, "F1^NS (cut)": f1, "Recall": recall, "F1^NS": f1}
-    weak = replace(of, values=values, chance={"Recall": 0.2, "F1^NS": 0.2})
-    found = places(
-        next(
-            made
-            for made in tables([weak, scored("b", 0.1, metric=metric)], with_published=False)
-            if made.metric.name == metric
-        )
-    )
-    assert found == {"a": place, "b": Standing.SECOND}
+    values = {
+        name: {"value": value, "ci95": interval}
+        for names, (value, interval) in ((("Recall", "Recall (cut)"), recall), (("F1^NS", "F1^NS (cut)"), f1))
+        for name in names
+    }
+    own = 0.0 if metric.startswith("Error") else 0.9
+    weak = scored("a", own, metric=metric, values=values, chance={"Recall": 0.2, "F1^NS": 0.2})
+    made = standings([weak, scored("b", 0.1, metric=metric)], published=False)
+    assert places(next(of for of in made if of.metric.name == metric)) == {"a": place, "b": "second"}
 
 
-@pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"prompt_version": "2"}, {"tasks": "x"}])
+@pytest.mark.parametrize("odd", [{"complete": False}, {"prompt": "authors"}, {"version": "2"}, {"tasks": "x"}])
 def test_only_complete_runs_of_one_prompt_and_tasks_file_are_ranked(odd: dict[str, Any]) -> None:
     """The highest figure is no best where it stands for something else; and where it is complete, no other is."""
     made = table(scored("a", 0.9, **odd), scored("b", 0.3), scored("c", 0.2))
-    best = [Standing.BEST, Standing.SECOND] if "complete" in odd else [Standing.SECOND, None]
+    best = ["best", "second"] if "complete" in odd else ["second", None]
     assert places(made) == {"a": None, **dict(zip("bc", best, strict=True))}
 
 
@@ -248,7 +251,7 @@ def test_reports_have_the_sha256_of_their_prompt(tmp_path: Path) -> None:
 
 def test_one_run_alone_is_not_the_best() -> None:
     """There is nothing that it would be better than."""
-    assert not table(scored("a", 0.9), scored("b", None)).is_ranked
+    assert places(table(scored("a", 0.9), scored("b", None))) == {"a": None, "b": None}
 
 
 def test_average_is_blank_and_unranked_unless_all_five_platforms_are_complete() -> None:
@@ -301,7 +304,7 @@ def test_every_excel_file_has_the_definition_of_its_metric(name: str) -> None:
     of = registry.find(name)
     subset = next(iter(of.subsets))
     made = [scored("a", subset=subset, metric=metric.name) for metric in (*of.metrics, *of.scoring.secondary)]
-    notes = {title: sheets[0].notes[0] for title, sheets in workbooks(tables(made, with_published=False), made)}
+    notes = {title: sheets[0].notes[0] for title, sheets in workbooks(standings(made, published=False), made)}
     definitions = {metric.name: metric.definition for metric in (*of.metrics, *of.scoring.secondary)}
     assert all(definitions.values()) and len(set(definitions.values())) == len(definitions)
     notes.pop("summary")
@@ -337,16 +340,9 @@ def test_published_table_can_be_had_without_any_run(tmp_path: Path, capsys: Told
 
 
 def test_a_report_is_read_with_what_tables_need(tmp_path: Path) -> None:
-    """Metrics, the release code's and forward transfer, each under its name; a share is never complete."""
+    """A share is never complete."""
     found = read(write(tmp_path, "one", run={"ratio": 0.5}))
     assert not found.complete
-    assert {name: value for name, value in found.values.items() if name in WANTED} == {
-        "Recall": MetricValue(0.34625, (0.3, 0.4), 40),
-        "Error_Peer": MetricValue(0.125, (0.1, 0.2), 39),
-        "F1^NS": None,
-        "F1^NS (release code)": MetricValue(0.25),
-        "FWT Error_Peer": MetricValue(-0.015, (-0.02, 0.01), 31),
-    }
     assert found.about == "vendor/模型, own prompt, share 0.5, synthetic tasks"
 
 
@@ -560,12 +556,10 @@ def test_bold_among_runs_of_unlike_settings_says_so(tmp_path: Path, capsys: Told
     for run in ("a", "b"):
         write(tmp_path, run)
     write(tmp_path, "part", run={"seed": 3}, coverage={"complete": False})
-    assert "with the same prompt on the same tasks; the command compare" in beneath(tmp_path, capsys)
+    assert "other settings" not in beneath(tmp_path, capsys)
     write(tmp_path, "warm", run={"temperature": 0.9, "seed": 3})
     write(tmp_path, "plain", run={"persona": False})
-    said = (
-        "tasks, though not all with the same settings (plain: no persona; warm: temperature 0.9, seed 3); the command"
-    )
+    said = "Ranked together with other settings: plain: no persona; warm: temperature 0.9, seed 3.\n"
     assert said in beneath(tmp_path, capsys)
 
 
@@ -592,7 +586,7 @@ def test_runs_with_invalid_answers_are_told_the_worst_first(tmp_path: Path, caps
 
 def test_invalid_days_are_told_by_what_they_count_as() -> None:
     """A day of nobody's is no empty one: who gives none stays at home."""
-    made = table(replace(scored("甲", subset="beijing", metric="Score"), answers=100, invalid=100))
+    made = table(scored("甲", subset="beijing", metric="Score", answers=100, invalid=100))
     assert notes([made]) == ["Invalid days count as stayed home with the intention other: 甲 100 of 100."]
 
 
@@ -603,7 +597,7 @@ def test_marked_figures_are_told_with_their_users_the_fewest_first(tmp_path: Pat
     for subset in ("weibo", "zhihu"):
         shared = {"expected_users": 8, "scored_users": 8}
         write(tmp_path, "share", {"subset": subset}, run={"ratio": 0.2}, coverage=shared)
-    said = "*: not all users of the tasks file are scored: share on zhihu, weibo 8 of 40; 大半 on weibo 30 of 40.\n"
+    said = "*: only some users of the tasks file: share on zhihu, weibo 8 of 40; 大半 on weibo 30 of 40.\n"
     assert said in beneath(tmp_path, capsys)
     assert main(["stats", "--results-dir", str(tmp_path), "--format", "csv", "--metric", "Recall"]) == 0
     lines = csv.DictReader(io.StringIO(capsys.readouterr().out))
@@ -612,7 +606,7 @@ def test_marked_figures_are_told_with_their_users_the_fewest_first(tmp_path: Pat
 
 def test_notes_name_ten_and_count_the_others() -> None:
     """However many runs there are, a note stays one that is read."""
-    part = [replace(scored(f"r{number:02}", complete=False), scored=number, invalid=1) for number in range(13)]
+    part = [scored(f"r{number:02}", complete=False, users=number, invalid=1) for number in range(13)]
     told = [note for note in notes([table(*part)]) if "more" in note]
     assert len(told) == 3 and all(note.endswith(" and 3 more.") for note in told)
     assert all("r09 on weibo 9 of 40 and" in note and "r10" not in note for note in told[:2])
@@ -620,8 +614,8 @@ def test_notes_name_ten_and_count_the_others() -> None:
 
 def test_incomplete_runs_have_a_note_of_their_own() -> None:
     """However many runs are of a smaller share of the tasks file."""
-    shares = [replace(scored(f"r{number:02}", complete=False), scored=2, expected=2) for number in range(30)]
-    part = replace(scored("part", complete=False), scored=7, expected=8)
+    shares = [scored(f"r{number:02}", complete=False, users=2, expected=2) for number in range(30)]
+    part = scored("part", complete=False, users=7, expected=8)
     [told] = [note for note in notes([table(*shares, part)]) if "INCOMPLETE" in note]
     assert "part on weibo 7 of 8" in told and "r00" not in told
 
@@ -661,13 +655,13 @@ class Page:
 def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
     """Numbers are numbers with two decimals or none; marked, bold and underlined show."""
     cells = (
-        Cell(12.5),
-        Cell(3.25, marked=True),
-        Cell(1, bold=True),
-        Cell(2, underlined=True),
-        Cell(1234, number=WHOLE),
+        Cell("", 12.5),
+        Cell("", 3.25, partial=True),
+        Cell("", 1, place="best"),
+        Cell("", 2, place="second"),
+        Cell("", 1234, 0),
     )
-    page = Page(workbook([Sheet("t", ("run", *"abcde"), [("甲", *cells)])]))
+    page = Page(workbook([Table(("run", *"abcde"), (("甲", *cells),))]))
     assert page.row(2) == ["甲", 12.5, 3.25, 1.0, 2.0, 1234.0]
     assert [page.looks[cell][0] for cell in ("B2", "C2", "F2")] == ["0.00", '0.00"*"', "#,##0"]
     assert "b" in page.looks["D2"][1] and "u" in page.looks["E2"][1]
@@ -676,8 +670,8 @@ def test_workbook_reads_back_with_its_numbers_and_their_looks() -> None:
 
 def test_notes_are_on_a_sheet_of_their_own() -> None:
     """Each once, with the sheets that it is about; a program that reads a sheet of figures finds nothing else there."""
-    notes = {"t": ["一句话"], "u": ["一句话", "x"]}
-    content = workbook([Sheet(name, ("run", "a"), [("甲", Cell(1))], of) for name, of in notes.items()])
+    notes = {"t": ("一句话",), "u": ("一句话", "x")}
+    content = workbook([Table(("run", "a"), (("甲", Cell("1", 1)),), name, of) for name, of in notes.items()])
     page, last = Page(content), Page(content, 3)
     assert page.titles == ["t", "u", "notes"]
     assert page.values == {"A1": "run", "B1": "a", "A2": "甲", "B2": 1.0}
@@ -689,7 +683,7 @@ def test_notes_are_on_a_sheet_of_their_own() -> None:
 )
 def test_text_stays_text_whatever_it_looks_like(name: str) -> None:
     """No formula, link or number is made of a run's name, and no character spoils the file."""
-    page = Page(workbook([Sheet(name, (name, name), [(name, name)], [name])]))
+    page = Page(workbook([Table((name, name), ((name, name),), name, (name,))]))
     plain = re.sub("[\x00\x1b\ufffe]", "\ufffd", name)
     assert page.row(2) == [plain, plain] and page.row(1) == [plain, plain]
     assert "<f>" not in page.xml and "hyperlink" not in page.xml
@@ -699,7 +693,7 @@ def test_columns_are_as_wide_as_what_they_hold_and_chinese_is_two_wide() -> None
     """The heading row and the first column stay in sight."""
 
     def widths(name: str) -> list[float]:
-        xml = Page(workbook([Sheet("t", ("run", "xiaohongshu"), [(name, Cell(1))])])).xml
+        xml = Page(workbook([Table(("run", "xiaohongshu"), ((name, Cell("1", 1)),))])).xml
         assert 'topLeftCell="B2"' in xml and 'state="frozen"' in xml
         return [float(width) for width in re.findall(r'<col [^>]*?width="([\d.]+)"', xml)]
 
@@ -718,13 +712,15 @@ def test_sheet_names_are_such_as_excel_takes(wanted: list[str]) -> None:
     for name in made:
         assert 0 < len(name.encode("utf-16-le")) <= 62 and not set("[]:*?/\\") & set(name)
         assert name[0] != "'" != name[-1] and name.lower() != "history"
-    workbook([Sheet(name, ("a",), []) for name in wanted] or [Sheet("", (), [])])
+    workbook([Table(("a",), (), name) for name in wanted] or [Table((), ())])
 
 
 def test_two_commands_may_write_the_same_excel_file(tmp_path: Path) -> None:
     """Whichever ends last has it; neither takes the other's unfinished file."""
-    code = "import sys; from pathlib import Path; from harness.reporting.xlsx import Sheet, write\n"
-    code += "for _ in range(50): write(Path(sys.argv[1]), [Sheet('a', ('b',), [('c',)])])"
+    code = "import sys; from pathlib import Path; from harness.reporting.xlsx import write\n"
+    code += (
+        "from harness.document import Table\nfor _ in range(50): write(Path(sys.argv[1]), [Table(('b',), (('c',),))])"
+    )
     words = [sys.executable, "-c", code, str(tmp_path / "same.xlsx")]
     started = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(2)]
     assert [(process.communicate()[1], process.returncode) for process in started] == [(b"", 0)] * 2
@@ -773,27 +769,28 @@ def test_summary_has_every_metric_with_intervals_coverage_and_tokens(tmp_path: P
 # Text
 
 
-GRID = Grid(
-    "F1^NS, %",
-    "run",
-    ("a_b",),
+TABLE = Table(
+    ("run", "a_b"),
     (
-        (("--x|y_[1]", (Number("-1.50", Standing.BEST, True),)),),
-        (("模型 & Co", (None,)), ("z", (Number("2.00", Standing.SECOND),))),
+        ("--x|y_[1]", Cell("-1.50", place="best", partial=True)),
+        ("模型 & Co", ""),
+        ("z", Cell("2.00", place="second", note="3-4")),
     ),
+    "F1^NS, %",
+    rules=(1,),
 )
 
 
 def test_markdown_shows_names_as_they_are_and_the_best_in_bold() -> None:
     """What would be markup in a name is escaped."""
-    assert markdown([GRID], ["*: 不全"]).splitlines() == [
+    assert markdown.rendered([TABLE], ["*: 不全"]).splitlines() == [
         "**F1^NS, %**",
         "",
         "| run | a\\_b |",
         "| --- | ---: |",
         "| --x\\|y\\_\\[1\\] | **-1.50**\\* |",
         "| 模型 \\& Co |  |",
-        "| z | <ins>2.00</ins> |",
+        "| z | <ins>2.00</ins> (3-4) |",
         "",
         "\\*: 不全",
     ]
@@ -815,7 +812,12 @@ def test_synthetic_tasks_are_told_with_the_table_and_not_in_a_comment(
 
 def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
     """No character of a name means anything to LaTeX, nor do two hyphens become a dash."""
-    lines = [line.strip() for line in latex([replace(GRID, notes=("100 %",))], ["model\n\\input{x}"]).splitlines()]
+    lines = [
+        line.strip()
+        for line in latex.rendered(
+            [msgspec.structs.replace(TABLE, notes=("100 %",))], ["model\n\\input{x}"]
+        ).splitlines()
+    ]
     assert "% model \\input{x}" in lines
     assert lines[lines.index("\\toprule") :] == [
         "\\toprule",
@@ -824,7 +826,7 @@ def test_latex_escapes_names_and_has_the_rules_of_booktabs() -> None:
         "-{}-x\\textbar{}y\\_{[}1] & \\textbf{$-$1.50}\\rlap{*} \\\\",
         "\\midrule",
         "模型 \\& Co &  \\\\",
-        "z & \\underline{2.00} \\\\",
+        "z & \\underline{2.00} (3--4) \\\\",
         "\\bottomrule",
         "\\end{tabular}}",
         "\\par\\smallskip\\begin{minipage}{\\linewidth}\\footnotesize 100 \\%\\end{minipage}",
@@ -959,9 +961,7 @@ def test_terminal_sets_the_best_in_bold_where_it_can(tmp_path: Path, capsys: Tol
     monkeypatch.setenv("TERM", "xterm")
     assert main(["stats", "--results-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold is the best of its column" in shown
-    )
+    assert "\x1b[1m34.62\x1b[0m" in shown and "\x1b[4m10.00\x1b[0m" in shown and "Bold: best of its column" in shown
 
 
 @pytest.mark.parametrize("columns", ["20", "40", "80"])
@@ -992,9 +992,64 @@ def test_options_that_make_no_sense_are_refused(words: Sequence[str], told: str,
     assert not (tmp_path / "metric_excels").exists()
 
 
-def test_every_subset_of_the_benchmarks_that_ship_has_a_column() -> None:
+def test_every_subset_of_the_benchmarks_that_ship_may_have_a_column() -> None:
     """In the order in which the benchmark names them."""
-    reports = [replace(scored("a", subset=of["subsets"][0])) for of in DECLARED.values()]
-    assert {layout.benchmark: layout.subsets for layout in layouts(reports, with_published=False)} == {
+    reports = [scored("a", subset=of["subsets"][0], metric=of["headline"][0]) for of in DECLARED.values()]
+    assert {standing.benchmark: standing.subsets for standing in standings(reports, published=False)} == {
         name: tuple(registry.find(name).subsets) for name in registry.names()
     }
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "latex"])
+def test_only_columns_with_a_value_are_shown(form: str, tmp_path: Path, capsys: Told) -> None:
+    """Files for programs keep all of them."""
+    write(tmp_path, "one")
+    words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall"]
+    assert main([*words, "--format", form]) == 0
+    shown = capsys.readouterr().out
+    assert "weibo" in shown and not re.search("zhihu|Avg|rank ", shown)
+    assert main([*words, "--json"]) == 0
+    assert list(orjson.loads(capsys.readouterr().out)["Recall"]["one"]) == [*PLATFORMS, AVERAGE]
+
+
+def test_subsets_restrict_columns_and_figures(tmp_path: Path, capsys: Told) -> None:
+    """The average is then over these alone, of the runs that have them; other runs have no row."""
+    for subset, value in (("weibo", 0.5), ("zhihu", 0.3), ("douban", 0.9)):
+        write(tmp_path, "one", {"subset": subset}, metrics={"Recall": {"value": value, "ci95": None, "users": 40}})
+    write(tmp_path, "other", {"subset": "douban"})
+    words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall", "--subset", "zhihu", "--subset", "weibo"]
+    assert main([*words, "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)["Recall"]
+    assert {run: list(figures) for run, figures in found.items()} == {"one": ["zhihu", "weibo", AVERAGE]}
+    assert found["one"][AVERAGE]["value"] == pytest.approx(0.4)
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["run", "zhihu", "weibo", "Avg."]
+    assert main([*words[:-1], "weibos"]) == 2
+    assert "no subset 'weibos': did you mean weibo?" in capsys.readouterr().err
+
+
+def test_leaderboard_returns_what_json_prints(tmp_path: Path, capsys: Told) -> None:
+    """Every metric without a name; of a subset its figures alone."""
+    for subset in ("weibo", "zhihu"):
+        write(tmp_path, "one", {"subset": subset})
+    for words, options in (
+        ((), {}),
+        (("--subset", "weibo"), {"subset": "weibo"}),
+        (("--metric", "F1^NS"), {"metric": "F1^NS"}),
+    ):
+        assert main(["stats", "--json", "--results-dir", str(tmp_path), *words]) == 0
+        data = orjson.loads(orjson.dumps(leaderboard(results_dir=tmp_path, **options)))
+        assert data == orjson.loads(capsys.readouterr().out)
+
+
+def test_chance_level_of_partial_runs_of_the_same_users_is_shown(tmp_path: Path, capsys: Told) -> None:
+    """Where no run is complete; of different users there is no level that all have."""
+    share = {"coverage": {"expected_users": 8, "scored_users": 8, "failed_users": 0, "complete": True}}
+    for run in ("a", "b"):
+        write(tmp_path, run, {**share, "chance": {"Recall": 0.25}}, run={"ratio": 0.2})
+    words = ["stats", "--results-dir", str(tmp_path), "--metric", "Recall"]
+    assert main(words) == 0
+    assert ["chance", "25.00"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    write(tmp_path, "c", {**share, "chance": {"Recall": 0.5}}, run={"ratio": 0.2})
+    assert main(words) == 0
+    assert "\nchance" not in capsys.readouterr().out

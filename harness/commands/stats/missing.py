@@ -1,0 +1,95 @@
+"""Runs and subsets that are in no table of `stats`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.analysis.imported import Imported, imported
+from harness.commands.stats.notes import bounded
+from harness.commands.stats.run_reports import RunReport, as_text
+from harness.errors import in_brief
+from harness.store.files import RunFiles, runs
+from harness.ui.words import plural
+
+UNFINISHED = "resume continues, report --name NAME scores what exists"
+Pairs = Sequence[tuple[str, str]]
+"""Runs with a subset each."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Runs without a row: those in `nobody` have no scored user, `unfinished` ones no report yet; `unscored` are
+    results of another program."""
+
+    nobody: Pairs
+    unfinished: Pairs
+    unscored: Sequence[Imported] = ()
+
+    @property
+    def outdated(self) -> set[tuple[str, str]]:
+        """Return run and subset of reports whose results were written again since."""
+        return {(as_text(results.name), results.files.subset) for results in self.unscored}
+
+    def sentences(self) -> list[str]:
+        """Return a line for each kind that occurs, and for each folder of another program's results."""
+        lines = [f"Left out: {_by_run(self.nobody)} (no user is scored)."] if self.nobody else []
+        if self.unfinished:
+            lines.append(f"Left out: {_by_run(self.unfinished)} (unfinished: no report yet; {UNFINISHED}).")
+        return lines + self._unscored()
+
+    def _unscored(self) -> list[str]:
+        by_name = {results.name: f"{results.label}: {results.remedy}." for results in self.unscored}
+        return list(map(as_text, by_name.values()))
+
+    def nothing_else(self, results: Path, names: Sequence[str]) -> str:
+        """Return why there is nothing to show of the named runs (of all if none is named)."""
+        number = len(self.unfinished)
+        unfinished = f"{plural(number, 'unfinished run')}: {UNFINISHED}" if number else ""
+        if self.nobody:
+            also = f", and {unfinished}" if unfinished else ""
+            return f"no user is scored in {_by_run(self.nobody)} under {results}{also}"
+        if self.unscored and not unfinished:
+            return f"no reports under {results}. {' '.join(self._unscored()[:10])}"
+        named = f" of {bounded(map(in_brief, dict.fromkeys(names)))}" if names else ""
+        return f"no reports{named} under {results}{f', but {unfinished}' if unfinished else ': run something first'}"
+
+
+def left_out(
+    reports: Sequence[RunReport],
+    there: Collection[Path],
+    results: Path,
+    names: Sequence[str] = (),
+    subsets: Sequence[str] | None = None,
+) -> LeftOut:
+    """Return which of the named runs and subsets (of all if none is named) are in no table.
+
+    `there` are the files of all reports, also of those that could not be read.
+    """
+
+    def is_selected(files: RunFiles) -> bool:
+        return (not names or files.folder.name in names) and (not subsets or files.subset in subsets)
+
+    unfinished = [
+        (as_text(files.folder.name), as_text(files.subset))
+        for files in runs(results)
+        if is_selected(files) and files.report("json") not in there
+    ]
+    others = [other for other in imported(results) if is_selected(other.files) and not other.is_current]
+    return LeftOut([(report.run, report.subset) for report in reports if not report.scored], unfinished, others)
+
+
+def _by_run(pairs: Iterable[tuple[str, str]]) -> str:
+    subsets: dict[str, list[str]] = {}
+    for run, subset in pairs:
+        subsets.setdefault(run, []).append(subset)
+    return bounded((f"{run} on {', '.join(names)}" for run, names in subsets.items()), "; ")
+
+
+def unranked(unusable: Mapping[str, str]) -> list[str]:
+    """Return which runs have no ranks, once for each reason."""
+    runs_of: dict[str, list[str]] = {}
+    for run, reason in unusable.items():
+        runs_of.setdefault(reason, []).append(run)
+    return [f"Without ranks and intervals of averages: {bounded(names)} ({why})." for why, names in runs_of.items()]
