@@ -16,7 +16,7 @@ import numpy as np
 from harness.benchmark import Benchmark, Metric
 from harness.commands.compare.figures import Stratum, worse_than_best
 from harness.commands.compare.sides import Side, Subset
-from harness.scoring.scorer import Figures
+from harness.scoring.compared import Figures
 from harness.store.files import RunFiles
 
 SETS, MODELS, SEED, SWAPS = 1000, 14, 7, 1000

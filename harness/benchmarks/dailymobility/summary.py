@@ -55,7 +55,6 @@ NAMES = {FINAL: SCORE, **{metric: f"JSD_{metric}" for metric in METRICS}}
 class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
-    has_intervals = True
     secondary = (
         Metric(PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
         *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),

@@ -75,7 +75,6 @@ class StepScoring(Means):
     """Means over users of what `scores.tallied` makes of their steps."""
 
     is_measured = False
-    needs_tasks = True
     headline = ("Recall", F1)
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
 

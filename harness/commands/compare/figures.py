@@ -15,9 +15,10 @@ from harness.commands.compare.sides import Side, common
 from harness.commands.compare.verdicts import outcome
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.intervals import Moments, interval, is_approximate, moments, standard_error
 from harness.scoring.reports import Report
-from harness.scoring.scorer import Figures, having
+from harness.scoring.rows import having
 
 SEED = 20_250
 ALL = "all"

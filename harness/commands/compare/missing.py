@@ -16,8 +16,9 @@ from harness.commands.compare.paired import Mask, Pair, effects
 from harness.commands.compare.sides import Side
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.intervals import Interval, interval, moments
-from harness.scoring.scorer import Figures, having
+from harness.scoring.rows import having
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from harness.commands.compare.sides import Side, Subset
 from harness.errors import BadInput
 from harness.model import JSON
 from harness.reply_facts import together
-from harness.scoring.scorer import Figures
+from harness.scoring.compared import Figures
 
 FORMAT = 3
 

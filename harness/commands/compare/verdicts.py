@@ -9,7 +9,7 @@ from typing import Literal
 
 from harness.benchmark import Metric
 from harness.model import JSON
-from harness.scoring.scorer import Figures
+from harness.scoring.compared import Figures
 from harness.ui.words import plural
 
 SIGNIFICANT = 0.05

@@ -13,7 +13,7 @@ from harness.commands.compare.paired import Pair
 from harness.commands.compare.sides import Side, Subset, common
 from harness.model import JSON
 from harness.reporting.report import sentence_on_invalid
-from harness.scoring.scorer import Figures
+from harness.scoring.compared import Figures
 from harness.store.manifest import differences, value_text
 
 NO_REPORT = "no report, so whether the tasks are synthetic is unknown."

@@ -26,7 +26,8 @@ from harness.commands.stats.tables import AVERAGE, Figure, MetricTable, Rank, Ro
 from harness.errors import BadInput, HarnessError
 from harness.scoring.bootstrap import Array
 from harness.scoring.intervals import interval, is_approximate, moments, parts
-from harness.scoring.scorer import ROWS_LIMIT, having
+from harness.scoring.rows import having
+from harness.scoring.scorer import ROWS_LIMIT
 from harness.store.files import RunFiles
 from harness.store.manifest import load
 from harness.ui.streams import tell

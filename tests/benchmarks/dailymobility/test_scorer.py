@@ -31,7 +31,8 @@ from harness.reporting.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
 from harness.scoring.intervals import Moments, interval, moments
 from harness.scoring.reports import encoded
-from harness.scoring.scorer import Scorer, Totals
+from harness.scoring.scorer import Scorer
+from harness.scoring.totals import Totals
 from tests.support import examples
 
 

@@ -13,7 +13,7 @@ from harness.benchmark import Benchmark, Metric
 from harness.commands.compare.missing import Absent, Incomplete, sensitivity
 from harness.commands.compare.paired import Pair
 from harness.scoring.bootstrap import Array
-from harness.scoring.scorer import Figures
+from harness.scoring.compared import Figures
 from harness.store.log import seal, unseal
 from tests.commands.compare.test_compare import Told, call, edit, entry, nothing, results, told
 from tests.commands.conftest import PLATFORMS

@@ -30,9 +30,9 @@ from harness.commands.compare.paired import (
     variance,
 )
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.intervals import Figures as Values
 from harness.scoring.intervals import interval, moments
-from harness.scoring.scorer import Figures
 from tests.support import examples, first_quick
 
 NAN = math.nan
