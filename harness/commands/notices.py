@@ -14,7 +14,7 @@ from rich.table import Table
 from harness import defaults
 from harness.client.connect import DIRECTLY, connection
 from harness.client.replies import REFUSED, Denied, UnknownModel
-from harness.cost import HOW_TO_PRICE, Price, money_text
+from harness.cost import HOW_TO_PRICE, Price
 from harness.engine import events
 from harness.engine.events import Event
 from harness.engine.hooks import Hooks
@@ -23,7 +23,6 @@ from harness.errors import HarnessError, RunStopped
 from harness.options import providers
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, running
-from harness.scoring.reports import Report
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
@@ -58,10 +57,8 @@ class Printer:
             case events.Unchanged(label, path):
                 yield f"{label}: complete; report: {path}"
             case events.Scored(label, run):
-                report = run.report
-                state = "" if report.coverage.complete else " (INCOMPLETE)"
-                figures = f"{headline(report)}{money(report)}"
-                yield f"{label}: {covered(report, 'user')}{state}: {figures}; report: {run.files.report('txt')}"
+                summary = f"{covered(run.report)}: {headline(run.report)}"
+                yield f"{label}: {summary}; report: {run.files.report('txt')}"
             case events.LeftOpen():
                 yield _left_open(event)
             case events.Dropped(plan, reason):
@@ -140,16 +137,11 @@ def ends(sessions: Sequence[Session]) -> Table:
     for name in ENDS:
         table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
     for session in sessions:
-        figures = {run.files.subset: headline(run.report) + money(run.report) for run in session.reported}
+        figures = {run.files.subset: headline(run.report) for run in session.reported}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     return table
-
-
-def money(report: Report) -> str:
-    """Return what a run cost, as the end of a sentence; empty if that is not known."""
-    return f"; cost {money_text([report.cost.money])}" if report.cost and report.cost.money else ""
 
 
 def notices(plan: Plan) -> Iterator[str]:

@@ -26,8 +26,8 @@ from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.document import Block, Card, Heading, Page, Paragraph, Quote, Table
 from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.model import JSON, Completion, Record
-from harness.reporting import overview
 from harness.reporting.cards import ReportCards
+from harness.reporting.report import page
 from harness.reporting.report_files import NOT_A_REPORT
 from harness.reporting.reported import Reported
 from harness.scoring.reports import Report
@@ -127,7 +127,7 @@ def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
 
 def _opened(source: Reported, chosen: PageOptions) -> tuple[Page, ReportCards, _Reader]:
     try:
-        made = overview.page(source.report, posts=chosen.posts)
+        made = page(source.report, posts=chosen.posts)
         cards = ReportCards.of(source.report, source.benchmark, posts=chosen.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:

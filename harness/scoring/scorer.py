@@ -140,7 +140,7 @@ class Scorer:
                 "coverage": reports.Coverage(run.expected_users, totals.users, run.failed_users, is_complete),
                 "metrics": {name: value for name, value in values.items() if name in names},
                 "secondary": {name: value for name, value in values.items() if name not in names},
-                "bounds": self._bounds(totals, run, values) if has_bounds else None,
+                "bounds": self._bounds(totals, expected - totals.plays) if has_bounds else None,
                 "distribution": {
                     metric.name: counts.tolist()
                     for metric, counts in zip(benchmark.metrics, totals.spread, strict=False)
@@ -189,18 +189,13 @@ class Scorer:
                 ends[metric.name] = with_mark(interval(scored.figures[metric.name], strata, metric.bounds), strata)
         return {name: Value.of(scored.figures[name], ends.get(name), users[name]) for name in metrics}
 
-    def _bounds(
-        self, totals: Totals, run: RunFacts, values: Mapping[str, Value]
-    ) -> dict[str, tuple[float | None, float | None]]:
-        """Return the lowest and highest mean of each metric; with repeats, those that missing repeats leave."""
-        metrics, missing = self.benchmark.metrics, run.expected_users - totals.users
-        if run.repeats > 1 and run.expected_plays is not None:
-            missing = run.expected_plays - totals.plays
-            values = {
-                metric.name: Value(float(total / count) if count else None, None, int(count))
-                for metric, total, count in zip(metrics, *totals.played, strict=True)
-            }
-        return {metric.name: bounds(metric, values[metric.name], max(0, missing)) for metric in metrics}
+    def _bounds(self, totals: Totals, missing: int) -> dict[str, tuple[float | None, float | None]]:
+        """Return the lowest and highest mean of each metric over all plays, of which some are missing."""
+        ends = {}
+        for metric, total, count in zip(self.benchmark.metrics, *totals.played, strict=True):
+            value = Value(float(total / count) if count else None, None, int(count))
+            ends[metric.name] = bounds(metric, value, max(0, missing))
+        return ends
 
     def _detectable(self, values: Mapping[str, Value]) -> dict[str, float]:
         """Return the smallest difference that a comparison shows, by headline metric."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from harness.benchmark import VALID, Means, Metric, Task
-from harness.benchmarks.rendering import ends, intervals, numbers, spanned
+from harness.benchmarks.rendering import ends, intervals, numbers, spanned, table
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
 from harness.benchmarks.streamprofile.scores import INDEX, PARTS, PER_STEP, TRANSFER, CurvePoint, Tally, rows, tallied
@@ -381,17 +381,15 @@ def _checks(report: Report) -> Iterator[Block]:
         f"pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of the means "
         "over its steps."
     )
-    cut = {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES}
-    rows = (
-        (
-            *(name, SHARE.text(report.metrics[name].value), SHARE.text(of["at_asked"][name])),
-            SHARE.text(of["errors_over_valid"][name]) if name in ERRORS else "",
-            SHARE.text(cut[name]),
-            SHARE.text(of["ceiling"][name]["value"]) if name in of["ceiling"] else "",
-        )
-        for name in NAMES
-    )
-    yield Table(("metric", "as given", "at asked", "valid only", "cut", "stepwise oracle"), tuple(rows))
+    columns = {
+        "as given": {name: report.metrics[name].value for name in NAMES},
+        "at asked": of["at_asked"],
+        "valid only": of["errors_over_valid"],
+        "cut": {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES},
+        "stepwise oracle": {name: ceiling["value"] for name, ceiling in of["ceiling"].items()},
+    }
+    shown = {column: {name: SHARE.text(value) for name, value in cells.items()} for column, cells in columns.items()}
+    yield table("metric", shown)
 
 
 def _for_stats(report: Report) -> str:

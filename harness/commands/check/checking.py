@@ -28,7 +28,7 @@ from harness.errors import BadInput, BenchmarkError, HarnessError
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 from harness.reporting import report_files
 from harness.reporting.cards import ReportCards
-from harness.reporting.overview import page
+from harness.reporting.report import page
 from harness.scoring import reports as typed
 from harness.scoring.compared import Figures
 from harness.scoring.rows import figures_of

@@ -30,7 +30,7 @@ from harness.model import JSON, Snapshot, SubsetProgress
 from harness.printable import in_lines, on_one_line
 from harness.reporting import report as overview
 from harness.reporting.charts import drawn
-from harness.reporting.overview import page as report_page
+from harness.reporting.report import page as report_page
 from harness.scoring.reports import Report
 from harness.ui import words
 from harness.ui.words import plural

@@ -659,10 +659,12 @@ def texts(made: Report) -> list[str]:
     return [getattr(block, "text", "") for block in blocks(made)]
 
 
-def test_report_starts_with_its_coverage() -> None:
-    """Right after the title; where users are missing it is headed INCOMPLETE and shows bounds beside the means."""
+def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage() -> None:
+    """Right after the title; coverage is then headed INCOMPLETE, and shows bounds next to the means."""
     complete = report([user(a_step(1))], facts(1))
-    assert texts(complete)[2] == "Coverage: complete"
+    headings = [block for block in blocks(complete) if isinstance(block, Heading)]
+    assert [block.text for block in headings[1:3]] == ["Headline figures", "Coverage: complete"]
+    assert all(block.folded for block in headings[3:]) and not any(block.folded for block in headings[:3])
     incomplete = report([user(a_step(1, Recall=0.5))], facts(4, failed=2))
     assert isinstance(list(blocks(incomplete))[2], Heading)
     assert list(blocks(incomplete))[2].text == "INCOMPLETE: 1 of 4 users"

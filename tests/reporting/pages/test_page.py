@@ -29,8 +29,8 @@ from harness.errors import MachineError
 from harness.model import Completion, Record
 from harness.reporting import pages, report_files
 from harness.reporting.cards import ReportCards
-from harness.reporting.overview import page
 from harness.reporting.pages import PageOptions, write_all, write_page
+from harness.reporting.report import page
 from harness.reporting.reported import Reported
 from harness.scoring import reports
 from harness.scoring.intervals import interval, moments
