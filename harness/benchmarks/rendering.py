@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from harness.benchmark import Metric
@@ -76,14 +76,6 @@ def interval_chart(
         chosen = [values[name] for name in names]
         series.append(Series(part, tuple(value.value for value in chosen), *ends([value.ci95 for value in chosen])))
     return Chart("intervals", title, tuple(names), label, "", tuple(series), percent=percent)
-
-
-def by_unit(units: Mapping[str, Metric], names: Iterable[str]) -> Iterable[list[str]]:
-    """Return the names of metrics in groups that a chart can show together."""
-    groups: dict[str | None, list[str]] = {}
-    for name in names:
-        groups.setdefault(units[name].unit, []).append(name)
-    return groups.values()
 
 
 def ends(found: Sequence[Sequence[float] | None]) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:

@@ -13,13 +13,13 @@ from msgspec import UNSET, structs
 
 from harness.benchmark import ROUNDING, Benchmark, Metric, metrics_of
 from harness.benchmarks import registry, usage
-from harness.benchmarks.rendering import by_unit, called, intervals, numbers, spanned, table
+from harness.benchmarks.rendering import called, intervals, numbers, spanned
 from harness.cost import each, money_text
 from harness.document import Block, Chart, Heading, Page, Paragraph, Quote, Series, Table, Tile
 from harness.model import RUN_FACTS
 from harness.printable import short_hash
 from harness.scoring.intervals import FEWEST, FEWEST_AT_ALL, FEWEST_UNTIED
-from harness.scoring.reports import Component, Diagnostics, Figure, Report, Value
+from harness.scoring.reports import Diagnostics, Figure, Report, Value
 
 CHANCE = "chance"
 APPROXIMATE = (
@@ -158,7 +158,7 @@ def blocks(report: Report, *, posts: bool = False) -> Iterator[Block]:
     if sections and not isinstance(sections[0], Heading):
         yield Heading(f"More on {report.heading}", folded=True)
     for block in sections:
-        yield Heading(block.text, folded=True) if isinstance(block, Heading) else block
+        yield structs.replace(block, folded=True) if isinstance(block, Heading) else block
 
 
 def shown_blocks(blocks: Iterable[Block], *, posts: bool) -> Iterator[Block]:
@@ -170,12 +170,7 @@ def _headline(report: Report) -> Iterator[Block]:
     """Yield the headline figures as a picture for each unit, and as a table."""
     values = {figure.metric.name: figure.shown for figure in report.figures}
     yield Heading("Headline figures")
-    for names in by_unit(report.units, values):
-        chart = intervals(", ".join(names), report.units[names[0]], {report.name: values}, names)
-        if report.chance.keys() & set(names):
-            levels = Series(CHANCE, tuple(map(report.chance.get, names)))
-            chart = structs.replace(chart, series=(*chart.series, levels))
-        yield chart
+    yield from _pictures(report, report.name, values)
     yield _table(report, values)
     if any(value.approximate for value in values.values()):
         yield Paragraph("~: only the order of magnitude of an interval (see Intervals).")
@@ -266,10 +261,8 @@ def _all_metrics(report: Report) -> Iterator[Block]:
             f"Bias: how far the mean over other samples of so many {user}s is from that of infinitely many, by "
             "the jackknife. Only runs of as many compare."
         )
-    least = []
-    for name, value in report.detectable.items():
-        least.append(f"{name} {units[name].text(value)} {units[name].difference_unit}")
-    if least:
+    detectable = report.detectable.items()
+    if least := [f"{name} {units[name].text(value)} {units[name].difference_unit}" for name, value in detectable]:
         yield Paragraph(
             f"The smallest difference that a comparison shows with these {user}s, at 5 % with a power of 80 %, "
             f"if the other run varies as much and is not correlated with this one: {', '.join(least)}."
@@ -281,43 +274,45 @@ def _all_metrics(report: Report) -> Iterator[Block]:
             "Some answers break the rules of the task. `stats` and `compare` rank runs by figures that such answers "
             f"cannot win: {', '.join(by)}."
         )
-    for names in by_unit(units, report.metrics):
-        yield intervals(", ".join(names), units[names[0]], {"value": report.metrics}, names)
+    yield from _pictures(report, report.name, report.metrics)
 
 
 def shown(report: Report) -> dict[str, Value]:
     """Return the values without those that rank a metric and are equal to it."""
-    values = report.values
-    same = set()
-    for name, metric in report.units.items():
-        ranking = values.get(metric.ranked_by)
-        if ranking and name in values and ranking.value == values[name].value:
-            same.add(metric.ranked_by)
-    return {name: value for name, value in values.items() if name not in same}
+    values = dict(report.values)
+    for metric in report.units.values():
+        ranking, own = report.values.get(metric.ranked_by), report.values.get(metric.name)
+        if ranking and own and ranking.value == own.value:
+            values.pop(metric.ranked_by, None)
+    return values
 
 
 def _table(report: Report, values: Mapping[str, Value]) -> Table:
-    """Return figures with their intervals, chance levels and biases, and what is published in place of them."""
-    units, published, error = report.units, report.values, report.chance_error
-    shown = [(name, units[name], value) for name, value in values.items()]
-    columns = {
-        "unit": {name: metric.shown_unit for name, metric, _ in shown},
-        "value": {name: metric.text(value.value) for name, metric, value in shown},
-        "95 % interval": {name: _span(report, metric, value) for name, metric, value in shown},
-        f"{report.user}s": {name: str(value.users) for name, _, value in shown},
-        CHANCE: {
-            name: level(units[name], chance, error.get(name))
-            for name, chance in report.chance.items()
-            if name in values
-        },
-        "bias": {name: units[name].text(bias, signed=True) for name, bias in report.bias.items() if name in values},
-        "as published": {
-            name: metric.text(published[name].value)
-            for name, metric, value in shown
-            if metric.text(published[name].value) != metric.text(value.value)
-        },
-    }
-    return table("metric", {column: cells for column, cells in columns.items() if cells})
+    """Return figures with what a reader must know of them; without columns that are empty."""
+    heads = "metric", "unit", "value", "95 % interval", f"{report.user}s", CHANCE, "bias", "as published"
+    rows = []
+    for name, value in values.items():
+        metric, figure, text = report.units[name], report.figure(name), report.units[name].text(value.value)
+        chance = "" if figure.chance is None else level(metric, figure.chance, figure.chance_error)
+        bias = "" if figure.bias is None else metric.text(figure.bias, signed=True)
+        published = metric.text(figure.published.value)
+        span, users = _span(report, metric, value), str(value.users)
+        rows.append((name, metric.shown_unit, text, span, users, chance, bias, published if published != text else ""))
+    columns = [(head, *cells) for head, *cells in zip(heads, *rows, strict=True) if any(cells)]
+    shown_heads, *shown_rows = zip(*columns, strict=True)
+    return Table(shown_heads, tuple(shown_rows))
+
+
+def _pictures(report: Report, series: str, values: Mapping[str, Value]) -> Iterator[Chart]:
+    """Yield a chart of figures with their intervals and chance levels for each unit."""
+    by_unit: dict[str | None, list[str]] = {}
+    for name in values:
+        by_unit.setdefault(report.units[name].unit, []).append(name)
+    for names in by_unit.values():
+        chart = intervals(", ".join(names), report.units[names[0]], {series: values}, names)
+        levels = tuple(map(report.chance.get, names))
+        chance = () if set(levels) == {None} else (Series(CHANCE, levels),)
+        yield structs.replace(chart, series=(*chart.series, *chance))
 
 
 def _span(report: Report, metric: Metric, value: Value) -> str:
@@ -351,21 +346,21 @@ def _repeats(report: Report) -> Iterator[Block]:
         "now) with twice as many. The first columns are variances, in the square of the metric's unit (of a share: as "
         "a fraction), by one-way analysis of variance with random effects."
     )
+    rows = []
+    for name, component in section.components.items():
+        if name in report.metrics:
+            # what comes of rounding is 0
+            variances = [
+                variance if variance > ROUNDING**2 else 0 for variance in (component.between, component.within)
+            ]
+            shares = (component.removable, component.doubled) if any(variances) else (None, None)
+            rows.append((name, *(f"{variance:.3g}" for variance in variances), *map(_percent, shares)))
     columns = ("metric", f"between {user}s", "within", "shrinks at most", f"with {2 * section.repeats} repeats")
-    components = section.components.items()
-    rows = (_repeats_row(name, component) for name, component in components if name in report.metrics)
     yield Table(columns, tuple(rows))
 
 
-def _repeats_row(name: str, component: Component) -> tuple[str, ...]:
-    """Return the cells of a metric; what comes of rounding is 0, and has no shares."""
-    variances = (component.between, component.within)
-    shares = (component.removable, component.doubled) if max(variances) > ROUNDING**2 else (None, None)
-    return (
-        name,
-        *("0" if variance <= ROUNDING**2 else f"{variance:.3g}" for variance in variances),
-        *("n/a" if share is None else f"{100 * share:.1f} %" for share in shares),
-    )
+def _percent(share: float | None) -> str:
+    return "n/a" if share is None else f"{100 * share:.1f} %"
 
 
 def _diagnostics(report: Report) -> Iterator[Block]:
