@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -34,17 +35,19 @@ WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
+@dataclass(frozen=True)
 class Printer:
     """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own."""
 
-    def __init__(self, console: Console, hooks: Sequence[Hooks], *, alone: bool) -> None:
-        self._console, self._hooks, self._alone = console, hooks, alone
+    console: Console
+    hooks: Sequence[Hooks]
+    alone: bool
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.Failed):
             tell(f"{event.what}: {event.error}")
         for words in self._lines(event):
-            self._console.print(words, **PLAIN)
+            self.console.print(words, **PLAIN)
 
     def _lines(self, event: Event) -> Iterator[str]:
         match event:
@@ -70,7 +73,7 @@ class Printer:
                 yield from self._ended(event)
 
     def _label(self, plan: Plan) -> str:
-        return "" if self._alone else f"{plan.name}: "
+        return "" if self.alone else f"{plan.name}: "
 
     def _ended(self, event: events.Ended) -> Iterator[str]:
         """Yield what remains of a plan, and the command for it."""
@@ -89,8 +92,8 @@ class Printer:
                 f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
                 "(asked_otherwise in run_*.log)"
             )
-        if self._alone and (event.remaining or isinstance(ending, RunStopped)):
-            yield from (f"resume with: {command}" for command in resume_commands([plan], self._hooks))
+        if self.alone and (event.remaining or isinstance(ending, RunStopped)):
+            yield from (f"resume with: {command}" for command in resume_commands([plan], self.hooks))
 
 
 def _found(event: events.Opened) -> Iterator[str]:

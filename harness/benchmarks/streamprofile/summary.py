@@ -18,7 +18,17 @@ from harness.benchmark import VALID, Means, Metric, Task
 from harness.benchmarks.rendering import ends, intervals, numbers, spanned, table
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
-from harness.benchmarks.streamprofile.scores import INDEX, PARTS, PER_STEP, TRANSFER, CurvePoint, Tally, rows, tallied
+from harness.benchmarks.streamprofile.scores import (
+    COLUMNS,
+    INDEX,
+    PARTS,
+    PER_STEP,
+    TRANSFER,
+    CurvePoint,
+    Tally,
+    rows,
+    tallied,
+)
 from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.document import Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.model import JSON
@@ -100,15 +110,15 @@ class StepScoring(Means):
 
     def chance(self, scored: Scored) -> dict[str, float | tuple[float, float]]:
         """Return what random answers have on average, by metric; what is drawn with its standard error."""
-        found: dict[str, float | tuple[float, float]] = {}
-        for prefix, part in (("", "chance"), ("FWT ", "chance_fwt")):
+        levels: dict[str, float | tuple[float, float]] = {}
+        for prefix, part in (("", "chance"), (FWT, "chance_fwt")):
             noises = _part(scored, f"{part}_noise")
-            for name, of in _part(scored, part).items():
-                noise = noises.get(name, {"value": 0.0})["value"]
-                if of["value"] is not None and noise is not None:
-                    error = math.sqrt(noise / of["users"])
-                    found[f"{prefix}{name}"] = (of["value"], error) if error else of["value"]
-        return found
+            for name, figure in _part(scored, part).items():
+                value, noise = figure["value"], noises[name]["value"] if name in noises else 0.0
+                if value is not None and noise is not None:
+                    error = math.sqrt(noise / figure["users"])
+                    levels[prefix + name] = (value, error) if error else value
+        return levels
 
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report."""
@@ -154,53 +164,54 @@ class StepScoring(Means):
 
 def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
     """Return the means of a part of the steps over users, with intervals if these have bounds."""
-    sums, counts = np.hsplit(scored.totals, 2)
-    places = [INDEX[part, metric] for metric in PARTS[part]]
-    values = [float(sums[at] / counts[at]) if counts[at] else None for at in places]
-    found: list[JSON] = [{"value": value, "users": int(counts[at])} for value, at in zip(values, places, strict=True)]
-    if bounds:
-        rows = _columns(scored, places)
-        each = parts(rows, _means, rows[:, len(places) :] > 0).T
-        for one, of in zip(found, each, strict=True):
-            one |= _spanned(one["value"], of, bounds)
-    return dict(zip(PARTS[part], found, strict=True))
+    figures: dict[str, JSON] = {}
+    for name in PARTS[part]:
+        total, count = _column(scored.totals[None], part, name)[0]
+        value = float(total / count) if count else None
+        rows = _column(scored.units, part, name)
+        span = _span(value, parts(rows, _mean, rows[:, 1:] > 0), bounds) if bounds else {}
+        figures[name] = {"value": value, "users": int(count), **span}
+    return figures
 
 
-def _spanned(value: float | None, part: Array, bounds: tuple[float, float]) -> JSON:
+def _column(rows: Array, part: str, name: str) -> Array:
+    """Return what rows add to a mean: rows x (sum, count)."""
+    place = INDEX[part, name]
+    return rows[:, [place, place + len(COLUMNS)]]
+
+
+def _mean(totals: Array) -> Array:
+    return totals[:, :1] / totals[:, 1:]
+
+
+def _difference(totals: Array) -> Array:
+    return _mean(totals[:, 2:]) - _mean(totals[:, :2])
+
+
+def _span(value: float | None, parts_of_users: Array, bounds: tuple[float, float]) -> JSON:
     """Return the members of a value's interval; `approximate` only where it is."""
-    strata = [moments(part)]
+    strata = [moments(parts_of_users[:, 0])]
     ends = interval(value, strata, bounds)
     return {"ci95": ends, **({"approximate": True} if ends and is_approximate(strata) else {})}
 
 
-def _columns(scored: Scored, places: Sequence[int]) -> Array:
-    """Return what users add to these means: units x 2 C sums and counts."""
-    sums, counts = np.hsplit(scored.units, 2)
-    return np.hstack([sums[:, places], counts[:, places]])
-
-
-def _means(totals: Array) -> Array:
-    sums, counts = np.hsplit(totals, 2)
-    return sums / counts
-
-
 def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]:
     """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that of both parts."""
-    sides = [_part(scored, f"{prefix}{part}") for part in ("cold", "augmented")]
-    found = {}
+    sides = [f"{prefix}{part}" for part in ("cold", "augmented")]
+    cold, augmented = (_part(scored, side) for side in sides)
+    figures = {}
     for name in names:
-        cold, augmented = (side[name] for side in sides)
-        missing = cold["value"] is None or augmented["value"] is None
-        value = None if missing else augmented["value"] - cold["value"]
-        rows = _columns(scored, [INDEX[f"{prefix}{part}", name] for part in ("cold", "augmented")])
-        of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
-        found[name] = {
+        values = cold[name]["value"], augmented[name]["value"]
+        value = None if None in values else values[1] - values[0]
+        rows = np.hstack([_column(scored.units, side, name) for side in sides])
+        has = rows[:, 1::2].max(axis=1, keepdims=True) > 0
+        figures[name] = {
             "value": value,
-            **_spanned(value, of[:, 0], (-1.0, 1.0)),
-            "users_cold": cold["users"],
-            "users_augmented": augmented["users"],
+            **_span(value, parts(rows, _difference, has), (-1.0, 1.0)),
+            "users_cold": cold[name]["users"],
+            "users_augmented": augmented[name]["users"],
         }
-    return found
+    return figures
 
 
 def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
@@ -283,15 +294,10 @@ def _cold_start(of: JSON) -> Iterator[Block]:
         "the users that have it, in percentage points. Unlike it, FWT has the same users on both sides."
     )
     cold, later = (msgspec.convert(of[part], dict[str, Value]) for part in ("cold_start", "persona_augmented"))
-    rows = (
-        (
-            *(name, SHARE.text(cold[name].value), str(cold[name].users)),
-            *(SHARE.text(later[name].value), str(later[name].users)),
-            SHARE.text(delta["value"], signed=True),
-            _signed(delta)[1],
-        )
-        for name, delta in of["delta"].items()
-    )
+    rows = []
+    for name, delta in of["delta"].items():
+        sides = [(SHARE.text(side[name].value), str(side[name].users)) for side in (cold, later)]
+        rows.append((name, *sides[0], *sides[1], *_signed(delta)))
     yield Table(("metric", "cold", "users", "later", "users", "diff.", "95 % interval"), tuple(rows))
     parts: Mapping[str, Mapping[str, Value]] = {"cold start": cold, "later steps": later}
     yield intervals("Cold start and later steps", SHARE, parts, (F1, *GAINS))
