@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.benchmark import Benchmark, Metric
+from harness.scoring.compared import Figures
 from harness.scoring.differences import Side, Stratum, worse_than_best
-from harness.scoring.scorer import Figures
 
 SETS, MODELS, SEED, SWAPS = 1000, 14, 7, 1000
 

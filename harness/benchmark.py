@@ -313,26 +313,25 @@ class Configuration:
         )
 
 
+Ends = tuple[float, float] | tuple[float, float, bool]
+"""Both ends of a 95 % interval, and True after them if it is approximate: shown with a `~`."""
+
+
 class Scoring:
     """How records become figures, and what a report has in addition.
 
-    Each record adds a row of numbers. Rows of any users are added up, and figures are functions of the sums; so neither
+    Each record adds a row of sums. Rows of any users are added up, and figures are functions of the totals; so neither
     order nor sharding changes a figure. Write `statistics` and `figures`, or extend `Means`.
 
-    `has_values` says that rows are values, None or NaN if undefined: these have a distribution, and their sums are
-    followed by the numbers of defined ones. With `is_mean` a figure is the mean of its values, so it has bounds while
-    users are missing. With `is_measured` the values are those that `measure` returns, and are checked. `has_intervals`
-    says that `intervals` computes them, `needs_tasks` that `with_task` adds to records: a report then reads tasks.
     `secondary` are further figures of reports and tables; they are compared only if a metric is `ranked_by` one.
     `headline` names the metrics that are shown first, by default the first two; users are ranked by the last one.
     `live` names those that are shown during a run, by default the headline.
     """
 
-    has_values: ClassVar[bool] = False
     is_mean: ClassVar[bool] = False
     is_measured: ClassVar[bool] = False
-    has_intervals: ClassVar[bool] = False
-    needs_tasks: ClassVar[bool] = False
+    """What `Means` is: figures are means, of the values that `measure` returns."""
+
     secondary: ClassVar[Sequence[Metric]] = ()
     headline: ClassVar[Sequence[str]] = ()
     live: ClassVar[Sequence[str]] = ()
@@ -372,21 +371,18 @@ class Scoring:
         """Return the secondary metrics that `figures` does not."""
         return {}
 
-    def intervals(self, scored: Scored) -> Mapping[str, tuple[float, float] | tuple[float, float, bool] | None]:
-        """Return 95 % intervals by metric: both ends, and True after them if it is approximate: shown with a `~`."""
-        raise NotImplementedError
+    intervals: Callable[[Scored], Mapping[str, Ends | None]] | None = None
+    """Return 95 % intervals by metric; None for those of the harness, by the jackknife."""
 
     def facts(self, task: Task) -> Any:
         """Return the small part of a task that `with_task` needs: it is kept until the report, which then does not read
         the task again. None for the whole task."""
         return None
 
-    def with_task(self, record: JSON, task: Any) -> JSON:
-        """Return a record with what its task, or the `facts` of it, adds for a report.
+    with_task: Callable[[JSON, Any], JSON] | None = None
+    """Return a record with what its task, or the `facts` of it, adds for a report; None if reports read no tasks.
 
-        It is saved nowhere, and called for at most 2,000 users: a fair draw from the tasks file.
-        """
-        return record
+    The record is saved nowhere. It is made for at most 2,000 users: a fair draw from the tasks file."""
 
     def breaches(self, record: JSON) -> Iterable[str]:
         """Return a kind for each valid answer of a user that breaks a rule of the task."""
@@ -415,15 +411,16 @@ class Scoring:
 
 
 class Means(Scoring):
-    """Figures are means over users. Another `figures` needs `is_mean = False`."""
+    """Figures are means over users. Each record has values, None or NaN if undefined: these have a distribution, and
+    bounds while users are missing. A record adds its values, followed by 1 or 0 for defined or undefined."""
 
-    has_values = is_mean = is_measured = True
+    is_mean = is_measured = True
 
     def values(self, records: Sequence[JSON]) -> Any:
         """Return each record's values, records x C; None for those that `measure` returned.
 
-        The first columns are the metrics, then the secondary ones; others are for `details`. With
-        `is_measured = False`, `measure` may return anything.
+        The first columns are the metrics, then the secondary ones; others are for `details`. With `is_measured = False`
+        `measure` may return anything; else its values are checked.
         """
         return None
 

@@ -70,8 +70,7 @@ class LoadedRun:
         """Return name, subset, coverage and headline figures, each as far as it can be read."""
         try:
             report = self.report
-            scores = f"{'' if report.coverage.complete else 'INCOMPLETE, '}{covered(report, report.user)}: "
-            scores += headline(report)
+            scores = f"{covered(report)}: {headline(report)}"
         except HarnessError:
             scores = "no report"
         return f"<LoadedRun {on_one_line(f'{self.folder}, {self.subset}: {scores}')}>"
@@ -80,9 +79,8 @@ class LoadedRun:
         """Return the same as a table, for notebooks."""
         try:
             report = self.report
-            rows = [("coverage", covered(report, report.user))]
-            units = [report.units[name] for name in report.headline]
-            rows += [(unit.name, with_unit(unit, report.ranking(unit).value)) for unit in units]
+            rows = [("coverage", covered(report))]
+            rows += [(figure.metric.name, with_unit(figure.metric, figure.shown.value)) for figure in report.figures]
         except HarnessError:
             rows = [("report", "none")]
         title = on_one_line(f"{self.folder}, {self.subset}")

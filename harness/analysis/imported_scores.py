@@ -16,7 +16,7 @@ from harness.analysis.imported import Imported
 from harness.analysis.rescoring import Rescored, RescoreOptions, add
 from harness.benchmark import Benchmark, Importer
 from harness.benchmarks import registry
-from harness.benchmarks.files import DOCUMENT_MOST, content, holds
+from harness.benchmarks.files import DOCUMENT_MOST, content
 from harness.benchmarks.tasks import how_to_get
 from harness.benchmarks.template import AUTHORS
 from harness.document import Heading, Paragraph, Table
@@ -66,11 +66,12 @@ def scored_again(found: Imported, chosen: RescoreOptions) -> Rescored:
 
 
 def _keep_foreign_text(files: RunFiles) -> None:
-    """Set the text report aside if it is another program's: not what the JSON report next to it gives."""
+    """Set the text report aside if it is another program's: without the title of the JSON report next to it."""
     path = files.report("txt")
     try:
         report = read(content(files.report("json"), DOCUMENT_MOST))
-        is_ours = holds(path, text.rendered(list(overview.blocks(report))).encode())
+        title = next(overview.blocks(report))
+        is_ours = content(path, DOCUMENT_MOST).startswith(text.rendered([title]).encode())
     except (OSError, BadInput):
         is_ours = False
     if not is_ours:
@@ -142,13 +143,12 @@ class _Theirs:
 def with_failures(report: Report, of_all: Report) -> Report:
     """Return a report of another program's results with the figures `of_all`, in which failures count as empty."""
     user, units = report.user, report.units
-    table = Table(
-        ("metric", "unit", "without", f"{user}s", "with", f"{user}s"),
-        tuple(
-            (*overview.row(units[name], of)[:3], str(of.users), *overview.row(units[name], of_all.values[name])[2::2])
-            for name, of in overview.shown(report).items()
-        ),
-    )
+    rows = []
+    for name, value in overview.shown(report).items():
+        metric, value_of_all = units[name], of_all.values[name]
+        cells = [(metric.text(side.value), str(side.users)) for side in (value, value_of_all)]
+        rows.append((name, metric.shown_unit, *cells[0], *cells[1]))
+    table = Table(("metric", "unit", "without", f"{user}s", "with", f"{user}s"), tuple(rows))
     words = (
         f"{report.coverage.failed_users} {user}s have answers that are failures of the endpoint. The program that "
         "wrote them counts each as an empty answer; so do the figures under `with`, and no others in this report."

@@ -17,7 +17,7 @@ from harness.benchmarks.records import ODD_SHAPE, read_of
 from harness.benchmarks.user_code import guarded
 from harness.errors import BadInput
 from harness.model import JSON, Record
-from harness.scoring.scorer import raw_rows
+from harness.scoring.rows import raw_rows
 from harness.store import log
 from harness.store.run import completion_of
 from harness.ui.streams import tell
@@ -109,7 +109,7 @@ def values_of(benchmark: Benchmark, chunk: Sequence[JSON]) -> list[JSON]:
         with reading(type(benchmark), record, "outcomes"):
             outcomes = list(benchmark.records.outcomes(record))
         made.append({"answers": len(outcomes), "valid": outcomes.count(VALID)})
-    if not benchmark.scoring.has_values:
+    if not benchmark.scoring.is_mean:
         return [{**of, **_numbers(record)} for of, record in zip(made, chunk, strict=True)]
     names = metrics_of(benchmark)
     table, _ = raw_rows(benchmark, [Record(str(record.get("user_id")), record) for record in chunk])

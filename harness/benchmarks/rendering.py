@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from harness.benchmark import Metric
 from harness.document import Chart, Quote, Series, Table
@@ -24,6 +25,31 @@ def quotes(completion: Completion, label: str) -> Iterator[Quote]:
     yield Quote(f"{label}{ended}", completion.shown)
 
 
+def table(head: str, columns: Mapping[str, Mapping[str, str]]) -> Table:
+    """Return a table of columns, each with its cells by the name of the row; a missing cell is empty."""
+    names = dict.fromkeys(name for cells in columns.values() for name in cells)
+    rows = ((name, *(cells.get(name, "") for cells in columns.values())) for name in names)
+    return Table((head, *columns), tuple(rows))
+
+
+def chart(
+    kind: Literal["curve", "histogram", "ribbon"],
+    title: str,
+    x: Sequence[float],
+    labels: tuple[str, str],
+    values: Mapping[str, Sequence[float | None]],
+    *,
+    percent: bool = True,
+) -> Chart:
+    """Return a chart of series without intervals, by name; `labels` are those of x and y."""
+    series = tuple(Series(name, tuple(of_series)) for name, of_series in values.items())
+    return Chart(kind, title, tuple(x), *labels, series, percent=percent)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "n/a" if value is None else f"{value:.{digits}f}"
+
+
 def numbers(*counted: tuple[str, int]) -> Table:
     """Return a table of counts."""
     return Table(("what", "number"), tuple((what, str(number)) for what, number in counted))
@@ -38,12 +64,18 @@ def spanned(metric: Metric, of: Value, *, signed: bool = False) -> str:
 
 def intervals(title: str, metric: Metric, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str]) -> Chart:
     """Return a row for each of `names`, a dot for each part. All are of the unit of `metric`."""
-    series = (
-        Series(part, tuple(of[name].value for name in names), *ends([of[name].ci95 for name in names]))
-        for part, of in parts.items()
-    )
-    title, percent = f"{title}, with 95 % intervals", metric.unit is None
-    return Chart("intervals", title, tuple(names), metric.shown_unit, "", tuple(series), percent=percent)
+    title = f"{title}, with 95 % intervals"
+    return interval_chart(title, metric.shown_unit, parts, names, percent=metric.unit is None)
+
+
+def interval_chart(
+    title: str, label: str, parts: Mapping[str, Mapping[str, Value]], names: Sequence[str], *, percent: bool
+) -> Chart:
+    series = []
+    for part, values in parts.items():
+        chosen = [values[name] for name in names]
+        series.append(Series(part, tuple(value.value for value in chosen), *ends([value.ci95 for value in chosen])))
+    return Chart("intervals", title, tuple(names), label, "", tuple(series), percent=percent)
 
 
 def ends(found: Sequence[Sequence[float] | None]) -> tuple[tuple[float | None, ...], tuple[float | None, ...]]:

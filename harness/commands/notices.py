@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.table import Table
 from harness import defaults
 from harness.client.connect import DIRECTLY, connection
 from harness.client.replies import REFUSED, Denied, UnknownModel
-from harness.cost import HOW_TO_PRICE, Price, money_text
+from harness.cost import HOW_TO_PRICE, Price
 from harness.engine import events
 from harness.engine.events import Event
 from harness.engine.hooks import Hooks
@@ -23,7 +24,6 @@ from harness.errors import HarnessError, RunStopped
 from harness.options import providers
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, running
-from harness.scoring.reports import Report
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
@@ -35,17 +35,19 @@ WARNINGS_SHOWN = 5
 """Most warnings of a benchmark shown at the end of a run; run_*.log has all."""
 
 
+@dataclass(frozen=True)
 class Printer:
     """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own."""
 
-    def __init__(self, console: Console, hooks: Sequence[Hooks], *, alone: bool) -> None:
-        self._console, self._hooks, self._alone = console, hooks, alone
+    console: Console
+    hooks: Sequence[Hooks]
+    alone: bool
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.Failed):
             tell(f"{event.what}: {event.error}")
         for words in self._lines(event):
-            self._console.print(words, **PLAIN)
+            self.console.print(words, **PLAIN)
 
     def _lines(self, event: Event) -> Iterator[str]:
         match event:
@@ -58,10 +60,8 @@ class Printer:
             case events.Unchanged(label, path):
                 yield f"{label}: complete; report: {path}"
             case events.Scored(label, run):
-                report = run.report
-                state = "" if report.coverage.complete else " (INCOMPLETE)"
-                figures = f"{headline(report)}{money(report)}"
-                yield f"{label}: {covered(report, 'user')}{state}: {figures}; report: {run.files.report('txt')}"
+                summary = f"{covered(run.report)}: {headline(run.report)}"
+                yield f"{label}: {summary}; report: {run.files.report('txt')}"
             case events.LeftOpen():
                 yield _left_open(event)
             case events.Dropped(plan, reason):
@@ -73,7 +73,7 @@ class Printer:
                 yield from self._ended(event)
 
     def _label(self, plan: Plan) -> str:
-        return "" if self._alone else f"{plan.name}: "
+        return "" if self.alone else f"{plan.name}: "
 
     def _ended(self, event: events.Ended) -> Iterator[str]:
         """Yield what remains of a plan, and the command for it."""
@@ -92,8 +92,8 @@ class Printer:
                 f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
                 "(asked_otherwise in run_*.log)"
             )
-        if self._alone and (event.remaining or isinstance(ending, RunStopped)):
-            yield from (f"resume with: {command}" for command in resume_commands([plan], self._hooks))
+        if self.alone and (event.remaining or isinstance(ending, RunStopped)):
+            yield from (f"resume with: {command}" for command in resume_commands([plan], self.hooks))
 
 
 def _found(event: events.Opened) -> Iterator[str]:
@@ -140,16 +140,11 @@ def ends(sessions: Sequence[Session]) -> Table:
     for name in ENDS:
         table.add_column(name, justify="right" if name in ("users", "done", "failed") else "left", overflow="fold")
     for session in sessions:
-        figures = {run.files.subset: headline(run.report) + money(run.report) for run in session.reported}
+        figures = {run.files.subset: headline(run.report) for run in session.reported}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     return table
-
-
-def money(report: Report) -> str:
-    """Return what a run cost, as the end of a sentence; empty if that is not known."""
-    return f"; cost {money_text([report.cost.money])}" if report.cost and report.cost.money else ""
 
 
 def notices(plan: Plan) -> Iterator[str]:

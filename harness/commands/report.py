@@ -68,10 +68,14 @@ def execute(args: Options) -> int:
         return overview.execute(args)
     if args.out:
         check_free(args.out, force=args.force)
-    found, code = made(args)
+    code = _make_missing(args)
+    found, code_of_unreadable = selected(args)
+    if not (found or code):
+        raise selection.nothing_found(args)
     if args.out and len(found) > 1:
         raise BadInput(f"--out is for one page, and these are {len(found)}: name one and its --subset")
-    return max(code, selection.each(found, lambda files: _write(files, args), label)[1])
+    _, code_of_pages = selection.each(found, lambda files: _write(files, args), label)
+    return max(code, code_of_unreadable, code_of_pages)
 
 
 def write_new_page(args: options.Pages, run: Reported, say: Callable[[str], None] = lambda words: None) -> None:
@@ -86,14 +90,15 @@ def write_new_page(args: options.Pages, run: Reported, say: Callable[[str], None
 
 def _write(files: RunFiles, args: Options) -> None:
     report, manifest = read(files), load(files.manifest)
-    if manifest is None and (of := imported_of(files)) and not of.is_current:
-        raise BadInput(of.remedy)
+    if manifest is None and (imported := imported_of(files)) and not imported.is_current:
+        raise BadInput(imported.remedy)
     all_users = args.out and args.out.with_name(files.all_users.name)
     if all_users and args.users == ALL:
         check_free(all_users, force=args.force)
-    seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
     users = args.users if isinstance(args.users, int) else pages.SAMPLE
-    chosen = pages.PageOptions(users, args.with_posts, patient=True)
+    options = pages.PageOptions(users, args.with_posts, patient=True)
+    seed = manifest.selection["sample_seed"] if manifest else defaults.SAMPLE_SEED
+    source = Reported(files, report, seed)
     with ExitStack() as held:
         try:
             benchmark, index = _opened(files, manifest, args)
@@ -101,49 +106,33 @@ def _write(files: RunFiles, args: Options) -> None:
             source = Reported(files, report, seed, benchmark, index)
         except HarnessError as error:
             tell(f"{label(files)}: without its tasks ({error})")
-            source = Reported(files, report, seed)
-        made = [pages.write_page(source, chosen, args.out)]
+        made = [pages.write_page(source, options, args.out)]
         if args.users == ALL:
-            made.append(pages.write_all(source, chosen, all_users))
+            made.append(pages.write_all(source, options, all_users))
     for path in made:
         show(path)
 
 
 def _opened(files: RunFiles, manifest: Manifest | None, args: Options) -> tuple[Benchmark, TaskIndex]:
     """Return a run's benchmark and tasks. Raise `BadInput` if they are missing or have changed."""
-    if manifest is not None:
-        run = SavedRun(files, manifest, args.trust, args.benchmark)
-        benchmark = run.as_it_was(args.tasks_dir, play=False)
-        tasks = run.tasks(args.tasks_dir)
-        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.selection)
-    cls, _ = registry.importing(files.subset)
-    made = cls()
-    tasks = made.task_files.file_in(args.tasks_dir or defaults.TASKS_FOLDER, made.subsets[files.subset])
-    return made, index_file(made, files.subset, tasks, args.results_dir)
-
-
-def made(args: Options) -> tuple[list[RunFiles], int]:
-    """Make the missing reports of the selected runs; return all their reports, and an exit code. Raise `BadInput`
-    without any."""
-    unmade = _make_missing(args)
-    found, skipped = selected(args)
-    if not (found or unmade):
-        raise selection.nothing_found(args)
-    return found, max(skipped, unmade)
+    if manifest is None:
+        benchmark = registry.importing(files.subset)[0]()
+        folder = args.tasks_dir or defaults.TASKS_FOLDER
+        tasks = benchmark.task_files.file_in(folder, benchmark.subsets[files.subset])
+        return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir)
+    run = SavedRun(files, manifest, args.trust, args.benchmark)
+    benchmark, tasks = run.as_it_was(args.tasks_dir, play=False), run.tasks(args.tasks_dir)
+    return benchmark, index_file(benchmark, files.subset, tasks, args.results_dir, manifest.selection)
 
 
 def _make_missing(args: Options) -> int:
     """Make the reports of selected runs that ended without one; return an exit code. A run that was stopped by a signal
     has none, nor has one that was killed."""
-    stopped = [
-        run
-        for run in selection.find(args)[0]
-        if run.manifest.state in (STOPPED, RUNNING) and not run.files.report("json").exists()
-    ]
-    _, code = selection.each(
-        stopped, lambda run: report_of(run, args.results_dir, args.tasks_dir), lambda run: run.label
-    )
-    return code
+    runs, _ = selection.find(args)
+    ended = [run for run in runs if run.manifest.state in (STOPPED, RUNNING)]
+    without = [run for run in ended if not run.files.report("json").exists()]
+    make = partial(report_of, results=args.results_dir, tasks=args.tasks_dir)
+    return selection.each(without, make, lambda run: run.label)[1]
 
 
 def selected(args: Options) -> tuple[list[RunFiles], int]:
@@ -177,11 +166,8 @@ def read(files: RunFiles) -> Report:
 
 def label(files: RunFiles) -> str:
     """Return a run's name for pages and messages; a folder's name may be no text."""
-    return f"{_shown(files.folder.name)}, {files.subset}"
-
-
-def _shown(name: str) -> str:
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    name = os.fsencode(files.folder.name).decode("utf-8", "backslashreplace")
+    return f"{name}, {files.subset}"
 
 
 def show(path: Path) -> None:

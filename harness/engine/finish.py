@@ -18,7 +18,8 @@ from harness.engine.run import Run, drawn
 from harness.model import JSON, Record, RunFacts
 from harness.options.extension import extensions
 from harness.scoring.reports import Report
-from harness.scoring.scorer import Scorer, Totals
+from harness.scoring.scorer import Scorer
+from harness.scoring.totals import Totals
 from harness.store.manifest import COMPLETE, INCOMPLETE, STOPPED, Manifest, Selection
 from harness.store.run import record_of
 from harness.store.tasks import TaskIndex
@@ -53,12 +54,13 @@ class ReportScores:
 
     def _with_task(self, record: Record) -> Record:
         benchmark, position = self._scorer.benchmark, self._index.find(record.key)
-        if position is None or not self._drawn[position]:
+        with_task = benchmark.scoring.with_task
+        if with_task is None or position is None or not self._drawn[position]:
             return record
         if (known := self._facts.get(record.key)) is None:
             known = self._task_facts(position)
         with guarded(benchmark, f"user {record.key}, with_task", *ODD_SHAPE), read_of(record.key):
-            return Record(record.key, benchmark.scoring.with_task(record.data, known))
+            return Record(record.key, with_task(record.data, known))
 
     def _task_facts(self, position: int) -> Any:
         """Return what a report needs of a task: its `facts`, or all of it."""

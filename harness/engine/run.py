@@ -35,7 +35,7 @@ WITH_TASK = 2_000
 
 def drawn(benchmark: Benchmark, index: TaskIndex) -> NDArray[np.bool_]:
     """Return the users whose tasks the report needs: a fair draw of the tasks file, nobody of most benchmarks."""
-    return index.select(1.0, 0, WITH_TASK if benchmark.scoring.needs_tasks else 0)
+    return index.select(1.0, 0, WITH_TASK if benchmark.scoring.with_task else 0)
 
 
 @dataclass(eq=False)

@@ -22,7 +22,9 @@ from harness.benchmarks.user_code import guarded
 from harness.defaults import SHARD_USERS
 from harness.model import Record
 from harness.scoring.bootstrap import Array
-from harness.scoring.scorer import Scorer, Summed, expanded, raw_rows
+from harness.scoring.rows import expanded, raw_rows
+from harness.scoring.scorer import Scorer
+from harness.scoring.totals import Summed
 
 SAVED_AT_ONCE = 16 * SHARD_USERS
 """Records of earlier sessions that are scored in one call of the thread."""

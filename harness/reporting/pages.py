@@ -25,8 +25,8 @@ from harness.benchmarks.records import ODD_SHAPE, made_of, read_of
 from harness.document import Block, Card, Heading, Page, Paragraph, Quote, Table
 from harness.errors import BadInput, HarnessError, memory_for, reading
 from harness.model import JSON, Completion, Record
-from harness.reporting import overview
 from harness.reporting.cards import ReportCards, cut
+from harness.reporting.report import page
 from harness.reporting.report_files import NOT_A_REPORT
 from harness.reporting.reported import Reported
 from harness.scoring.reports import Report
@@ -130,7 +130,7 @@ def _written(pieces: Iterable[str], path: Path | None, default: Path) -> Path:
 
 def _opened(source: Reported, options: PageOptions) -> tuple[Page, ReportCards, _Reader]:
     try:
-        made = overview.page(source.report, posts=options.posts)
+        made = page(source.report, posts=options.posts)
         cards = ReportCards.of(source.report, source.benchmark, posts=options.posts)
         marks = {kind: cards.mark(kind) for kind in _invalid(source.report)}
     except ODD_SHAPE:

@@ -15,10 +15,11 @@ from harness.benchmark import Metric
 from harness.model import JSON
 from harness.scoring import paired
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.intervals import Interval, Moments, interval, is_approximate, moments, standard_error
 from harness.scoring.missing import Absent, Incomplete, sensitivity
 from harness.scoring.reports import Report
-from harness.scoring.scorer import Figures, having
+from harness.scoring.rows import having
 
 SEED = 20_250
 ALL = "all"

@@ -14,9 +14,10 @@ import numpy as np
 from harness.benchmark import Metric
 from harness.model import JSON
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.intervals import Interval, interval, moments
 from harness.scoring.paired import Mask, Pair, effects
-from harness.scoring.scorer import Figures, having
+from harness.scoring.rows import having
 
 
 @dataclass(frozen=True, slots=True, eq=False)

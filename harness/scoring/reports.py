@@ -5,6 +5,7 @@ The field names are written here and nowhere else. Values are in their metric's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +15,14 @@ import msgspec
 import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
-from harness.benchmark import Benchmark, Metric, headline_of, metrics_of, title_of
+from harness.benchmark import Benchmark, Ends, Metric, headline_of, metrics_of, title_of
 from harness.benchmarks import settings as own_settings
 from harness.cost import Cost
 from harness.document import Block
 from harness.model import JSON, Completion, Reply
 from harness.reply_facts import ReplyFacts
 from harness.scoring.bootstrap import Array
+from harness.scoring.components import Components
 
 FORMAT = 4
 USERS, BLOCKS = "users", "blocks of users"
@@ -53,6 +55,12 @@ class Value(Struct, frozen=True):
     users: Count | None = None
     approximate: bool | UnsetType = UNSET
 
+    @classmethod
+    def of(cls, value: float | None, ends: Ends | None, users: int) -> Value:
+        """Return a value with its interval, marked where that is approximate."""
+        is_approximate = ends is not None and any(ends[2:])
+        return cls(value, ends and ends[:2], users, True if is_approximate else UNSET)
+
 
 class Component(Struct, frozen=True):
     """Variances of a metric `between` users and `within` a user's answers, and the standard `error` of its mean.
@@ -67,6 +75,13 @@ class Component(Struct, frozen=True):
     share: Number | None
     removable: Number | None
     doubled: Number | None
+
+    @classmethod
+    def of(cls, variances: Components) -> Component:
+        error = variances.error()
+        removable = 1 - variances.error(math.inf) / error if error else None
+        doubled = variances.error(2) / error if error else None
+        return cls(variances.between, variances.within, error, variances.share, removable, doubled)
 
 
 class Repeats(Struct, frozen=True):
@@ -107,6 +122,22 @@ class Unit(Struct, frozen=True):
     ranked_by: str = ""
     unranked: str = ""
     leaves_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a run, with what a reader of it must know.
+
+    `shown` is the value that runs are ranked by, and `published` that of the metric itself: the same one for most
+    metrics. `chance` is the chance level, with its standard error if it is drawn.
+    """
+
+    metric: Metric
+    shown: Value
+    published: Value
+    chance: float | None
+    chance_error: float | None
+    bias: float | None
 
 
 class Report(Struct, frozen=True, kw_only=True, dict=True):
@@ -173,11 +204,42 @@ class Report(Struct, frozen=True, kw_only=True, dict=True):
     def values(self) -> dict[str, Value]:
         return {**self.metrics, **self.secondary}
 
+    def figure(self, name: str) -> Figure:
+        """Return a figure by the name of its metric."""
+        metric, chance, error = self.units[name], self.chance.get(name), self.chance_error.get(name)
+        return Figure(metric, self.ranking(metric), self.values[name], chance, error, self.bias.get(name))
+
     def ranking(self, metric: Metric) -> Value:
-        """Return the figure that runs are ranked by in place of a metric, its own where that has no value."""
+        """Return the value that runs are ranked by in place of a metric, its own where that one is undefined."""
         own = self.values[metric.name]
         by = self.values.get(metric.ranked_by, own)
         return own if by.value is None else by
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Return the headline figures."""
+        return tuple(map(self.figure, self.headline))
+
+    @property
+    def share(self) -> float:
+        """Return the share of the users in the tasks file that the run was limited to, other than by parts."""
+        limit, users = self.run.get("limit"), self.run.get("users_in_tasks", self.coverage.expected_users)
+        ratio: float = self.run.get("ratio", 1.0)
+        return ratio if limit is None else min(1.0, limit / max(1, users))
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether users of the tasks file were left out on purpose."""
+        return self.share != 1.0 or self.run.get("part") is not None
+
+    @property
+    def is_partial(self) -> bool:
+        """Return whether users of the tasks file are not scored, for whatever reason."""
+        return self.is_limited or not self.coverage.complete
+
+    @property
+    def is_synthetic(self) -> bool:
+        return any("synthetic" in note for note in self.notes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,24 +282,17 @@ def encoded(report: Report) -> bytes:
 
 def checked(blocks: Iterable[object]) -> tuple[Block, ...]:
     """Return a benchmark's blocks as a report keeps them. Raise `TypeError` for anything else."""
-    given = tuple(blocks)
-    for block in given:
-        if not isinstance(block, Block):
-            raise TypeError(f"expected a block of a report, got {type(block).__name__}")
-    try:
-        made: tuple[Block, ...] = msgspec.convert(msgspec.to_builtins(given), tuple[Block, ...])
-    except msgspec.ValidationError:
-        made = tuple(map(_typed, given))
-    return made
+    return tuple(map(_checked, blocks))
 
 
-def _typed(block: object) -> Block:
-    """Return a block with the types that it declares. Raise `TypeError` that says where it has others."""
+def _checked(block: object) -> Block:
+    if not isinstance(block, Block):
+        raise TypeError(f"expected a block of a report, got {type(block).__name__}")
     try:
-        made: Block = msgspec.convert(msgspec.to_builtins(block), Block)
+        checked: Block = msgspec.convert(msgspec.to_builtins(block), Block)
     except msgspec.ValidationError as error:
         raise TypeError(f"{type(block).__name__}: {error}") from None
-    return made
+    return checked
 
 
 # Runs are finished in several threads, and two that look at a type for the first time may end the interpreter.

@@ -17,8 +17,10 @@ from harness.benchmarks.dailymobility.scores import tallied
 from harness.benchmarks.dailymobility.spread import Side
 from harness.benchmarks.streamprofile.benchmark import StreamProfile
 from harness.benchmarks.streamprofile.scores import NAMES
+from harness.document import Table
 from harness.engine.finish import ReportScores
 from harness.model import JSON, Record, RunFacts
+from harness.reporting.report import blocks
 from harness.scoring.components import components
 from harness.scoring.reports import Repeats, Report
 from harness.scoring.scorer import Scorer
@@ -130,6 +132,15 @@ def test_answers_of_other_figures_count_by_their_linear_part() -> None:
     assert expected is not None
     assert (found.between, found.within) == pytest.approx((expected.between, expected.within), rel=0.05)
     assert found.error == pytest.approx(expected.error(), rel=0.03)
+
+
+def test_variances_that_come_of_rounding_are_shown_as_none() -> None:
+    """Users who all answer 0.1, 0.1 and 0.1: their means miss it by rounding, which is no difference between them."""
+    made = reported(Means(), of_values([[[0.1, float(user % 2)]] * 3 for user in range(10)]), 10, 3, 30)
+    assert 0 < parts(made).components["First"].between + parts(made).components["First"].within < 1e-30
+    table = next(block for block in blocks(made) if isinstance(block, Table) and "shrinks at most" in block.columns)
+    assert table.rows[0] == ("First", "0", "0", "n/a", "n/a")
+    assert table.rows[1] == ("Second", "0.278", "0", "0.0 %", "100.0 %")
 
 
 def test_components_are_dropped_with_the_rows_of_too_many_answers() -> None:

@@ -18,8 +18,9 @@ from harness.benchmarks import registry
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import Record, RunFacts
+from harness.scoring.compared import Figures
 from harness.scoring.reports import Value
-from harness.scoring.scorer import Figures, Scorer
+from harness.scoring.scorer import Scorer
 from tests.support import ROOT
 from tests.support.before import sheets
 from tests.support.embedded import served

@@ -34,8 +34,8 @@ from harness.benchmarks.dailymobility.protocols import (
 )
 from harness.benchmarks.dailymobility.scores import Tally
 from harness.benchmarks.dailymobility.spread import FEWEST, FEWEST_LOCATIONS, FIGURES, FINAL, Marked
-from harness.benchmarks.rendering import ends, numbers
-from harness.document import Block, Chart, Heading, Paragraph, Series, Table
+from harness.benchmarks.rendering import chart, interval_chart, number, numbers, table
+from harness.document import Block, Chart, Heading, Paragraph, Table
 from harness.model import JSON
 from harness.printable import short_hash
 from harness.scoring.bootstrap import Array
@@ -55,7 +55,6 @@ NAMES = {FINAL: SCORE, **{metric: f"JSD_{metric}" for metric in METRICS}}
 class DayScoring(Scoring):
     """Divergences of the counts of all days from the ground truth. `truth` is None where nothing is prepared."""
 
-    has_intervals = True
     secondary = (
         Metric(PER_SLOT, better="lower", definition="divergence of intentions per half hour, mean of the day"),
         *(Metric(f"{SCORE} ({of})", definition=f"the score, protocol {of}") for of in ("asbench", "agentsociety2")),
@@ -150,8 +149,8 @@ def _beside_truth(tally: Tally, truth: GroundTruth) -> JSON:
         "median_gyration_radius_m": [float(np.median(of)) for of in radii],
         "mean_daily_location_number": [_mean_of(side[LOCATIONS]) for side in (truth.sample, tally.sample)],
         "intention_shares": {
-            name: [float(slots[:, number - 1].sum() / slots.sum()) for slots in (truth.slots, tally.slots)]
-            for number, name in INTENTIONS.items()
+            name: [float(slots[:, intention - 1].sum() / slots.sum()) for slots in (truth.slots, tally.slots)]
+            for intention, name in INTENTIONS.items()
         },
     }
 
@@ -189,11 +188,8 @@ def sections(report: Report) -> Iterator[Block]:
     yield Heading("The day, by time")
     for side, name in SIDES.items():
         yield ribbon(f"What residents do, {name}: share of them with each intention", "% of residents", of["day"][side])
-    title, series = (
-        "Divergence of the intentions at each half hour (0 is best)",
-        (Series("JSD", tuple(of["per_slot"])),),
-    )
-    yield Chart("curve", title, HOURS, "hour", "JSD", series, percent=False)
+    title = "Divergence of the intentions at each half hour (0 is best)"
+    yield chart("curve", title, HOURS, ("hour", "JSD"), {"JSD": of["per_slot"]}, percent=False)
     yield from _beside(of["beside_truth"])
     yield from _histograms(of["histograms"])
     yield Heading("Diagnostics of days")
@@ -201,7 +197,7 @@ def sections(report: Report) -> Iterator[Block]:
     yield numbers(
         (f"{what} with a repaired answer", of["repaired_users"]),
         (f"{what} with a warning", of["warned_users"]),
-        *((f"- {kind}", number) for kind, number in of["warnings"].items()),
+        *((f"- {kind}", count) for kind, count in of["warnings"].items()),
     )
     yield Paragraph(
         f"The four lists are in {of['lists']}, residents in the order of the results file."
@@ -218,7 +214,7 @@ def _about_run(report: Report) -> Iterator[Block]:
         "agent": "agent mode, in which an agent file lives the day step by step",
     }
     what = "residents" if report.repeats is UNSET else "days"
-    modes = "; ".join(f"{number} {what} in {labels.get(mode, mode)}" for mode, number in of["modes"].items())
+    modes = "; ".join(f"{days} {what} in {labels.get(mode, mode)}" for mode, days in of["modes"].items())
     yield Paragraph(f"{modes}. Ground truth: {truth['residents']} residents, SHA-256 {short_hash(truth['sha256'])}")
     if report.run.get("agent_parameters"):
         own = [f"{name} {report.run[name]}" for name in ("temperature", "top_p", "max_tokens") if name in report.run]
@@ -231,12 +227,11 @@ def _about_run(report: Report) -> Iterator[Block]:
 
 def protocol_table(protocols: Mapping[str, JSON]) -> Table:
     """Return final scores and divergences, a column a protocol."""
-    keys = (FINAL, *(f"jsd_{metric}" for metric in METRICS))
-    shown: dict[str, Callable[[float | None], str]] = {FINAL: points}
-    return Table(
-        ("", *(f"{name} (headline)" if name == HEADLINE else name for name in protocols)),
-        tuple((key, *(shown.get(key, jsd)(of[key]) for of in protocols.values())) for key in keys),
-    )
+    columns = {}
+    for name, of in protocols.items():
+        divergences = {key: jsd(of[key]) for key in (f"jsd_{metric}" for metric in METRICS)}
+        columns[name + " (headline)" * (name == HEADLINE)] = {FINAL: number(of[FINAL]), **divergences}
+    return table("", columns)
 
 
 def undefined(protocols: Mapping[str, JSON]) -> Iterator[str]:
@@ -257,21 +252,17 @@ def about_protocols() -> Iterator[str]:
 def _trust(report: Report) -> Iterator[Block]:
     of, ceiling, unlimited = report.metrics, report.details["ceiling"], report.details["without_bias"]
     wider = report.details.get("ci95_truth")  # reports of format 2 have none
-    divergences = {name: of[NAMES[name]] for name in METRICS}
     rows = []
     for name, key in NAMES.items():
-        shown = percent if name == FINAL else jsd
+        label, shown = (name, percent) if name == FINAL else (f"jsd_{name}", jsd)
         both = "n/a" if wider is None else span(wider[key], shown, key in report.details.get("approximate_truth", ()))
-        label = name if name == FINAL else f"jsd_{name}"
         rows.append((label, shown(of[key].value), span(of[key].ci95, shown, bool(of[key].approximate)), both))
     yield Heading(f"How far the headline ({HEADLINE}) can be trusted")
     columns = ("", "value", "95 %: run", "run and ground truth")
     yield Table(columns, tuple(rows))
-    names = tuple(name.replace("_", " ") for name in METRICS)
-    bounds = ends([one.ci95 for one in divergences.values()])
-    series = Series("JSD", tuple(one.value for one in divergences.values()), *bounds)
+    divergences = {metric.replace("_", " "): of[NAMES[metric]] for metric in METRICS}
     title = "Divergences from the ground truth, with 95 % intervals of other residents in the run (0 is best)"
-    yield Chart("intervals", title, names, "JSD", "", (series,), percent=False)
+    yield interval_chart(title, "JSD", {"JSD": divergences}, list(divergences), percent=False)
     yield Paragraph(
         "95 % intervals are for the mean of the figure: of other residents in the run, just as many, with this ground "
         "truth (run); and of other residents in the ground truth as well, just as many (run and ground truth). They "
@@ -301,7 +292,7 @@ def ceiling_text(ceiling: JSON) -> str:
     """Return the ceiling in a sentence."""
     return (
         f"Ceiling ({HEADLINE}): {ceiling['residents']} residents drawn from the ground truth itself score "
-        f"{points(ceiling[FINAL])} on average, 95 % of the draws in {span(ceiling['range95'], points)} "
+        f"{number(ceiling[FINAL])} on average, 95 % of the draws in {span(ceiling['range95'], number)} "
         f"({ceiling['resamples']} draws, seed {ceiling['seed']})."
     )
 
@@ -311,62 +302,56 @@ def _valid_days(report: Report) -> Iterator[Block]:
     if invalid := report.diagnostics.answers - of["users"]:
         yield Paragraph(
             f"{invalid} of the days are invalid answers and count as stayed home with the intention other. Over the "
-            f"{of['users']} valid days alone the final score ({HEADLINE}) is {points(of[HEADLINE][FINAL])}."
+            f"{of['users']} valid days alone the final score ({HEADLINE}) is {number(of[HEADLINE][FINAL])}."
         )
 
 
 def _beside(of: JSON) -> Iterator[Block]:
-    radius, locations = of["median_gyration_radius_m"], of["mean_daily_location_number"]
+    sides = {}
+    for place, name in enumerate(SIDES.values()):
+        sides[name] = {
+            "median gyration radius, m": number(of["median_gyration_radius_m"][place], 0),
+            "mean daily locations": number(of["mean_daily_location_number"][place]),
+            **{f"time of {name}, %": percent(shares[place]) for name, shares in of["intention_shares"].items()},
+        }
     yield Heading("Compared with the ground truth")
-    yield Table(
-        ("", "ground truth", "scored"),
-        (
-            ("median gyration radius, m", *(f"{value:.0f}" for value in radius)),
-            ("mean daily locations", *(f"{value:.2f}" for value in locations)),
-            *((f"time of {name}, %", *map(percent, shares)) for name, shares in of["intention_shares"].items()),
-        ),
-    )
+    yield table("", sides)
 
 
 def ribbon(title: str, label: str, slots: Sequence[Sequence[float]]) -> Chart:
-    series = tuple(Series(name, tuple(slot[number - 1] for slot in slots)) for number, name in INTENTIONS.items())
-    return Chart("ribbon", title, HOURS, "hour", label, series)
+    shares = {name: [slot[intention - 1] for slot in slots] for intention, name in INTENTIONS.items()}
+    return chart("ribbon", title, HOURS, ("hour", label), shares)
 
 
 def _histograms(of: JSON) -> Iterator[Chart]:
     """Both sides in the bins of the aligned protocol, some of them put together."""
     width = of["reach_m"] * COARSER / BINS / 1000
-    edges = tuple(round(number * width, 6) for number in range(BINS // COARSER + 2))
+    edges = [round(place * width, 6) for place in range(BINS // COARSER + 2)]
     title = f"Radius of gyration: the last bar is all beyond {of['reach_m'] / 1000:.1f} km"
-    yield _both(title, edges, "km", {side: _coarser(of[side][RADIUS]) for side in SIDES})
-    counts = {side: of[side][LOCATIONS] for side in SIDES}
-    numbers = tuple(number - 0.5 for number in range(len(counts["scored"]) + 1))
-    yield _both("Places in a day: the last bar is all beyond 10", numbers, "places", counts)
-    shares = {side: _coarser(of[side][PROPORTIONS]) for side in SIDES}
-    tenths = tuple(number * COARSER / BINS for number in range(BINS // COARSER + 1))
-    yield _both("Shares of the day that an intention takes, all seven pooled", tenths, "share of the day", shares)
+    yield chart("histogram", title, edges, ("km", "%"), _sides(of, RADIUS, COARSER))
+    counts = _sides(of, LOCATIONS, 1)
+    edges = [place - 0.5 for place in range(len(counts["scored"]) + 1)]
+    yield chart("histogram", "Places in a day: the last bar is all beyond 10", edges, ("places", "%"), counts)
+    edges = [place * COARSER / BINS for place in range(BINS // COARSER + 1)]
+    title = "Shares of the day that an intention takes, all seven pooled"
+    yield chart("histogram", title, edges, ("share of the day", "%"), _sides(of, PROPORTIONS, COARSER))
 
 
-def _coarser(shares: Sequence[float]) -> list[float]:
-    return [sum(shares[at : at + COARSER]) for at in range(0, len(shares), COARSER)]
-
-
-def _both(title: str, edges: tuple[float, ...], label: str, sides: dict[str, list[float]]) -> Chart:
-    series = tuple(Series(SIDES[side], tuple(shares)) for side, shares in sides.items())
-    return Chart("histogram", title, edges, label, "%", series)
-
-
-def points(value: float | None) -> str:
-    """Return a final score."""
-    return "n/a" if value is None else f"{value:.2f}"
+def _sides(of: JSON, metric: str, width: int) -> dict[str, list[float]]:
+    """Return the shares of both sides, `width` bins put together."""
+    sides = {}
+    for side, name in SIDES.items():
+        shares = of[side][metric]
+        sides[name] = [sum(shares[at : at + width]) for at in range(0, len(shares), width)]
+    return sides
 
 
 def jsd(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.4f}"
+    return number(value, 4)
 
 
 def percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:.2f}"
+    return number(None if value is None else 100 * value)
 
 
 def span(interval: Sequence[float] | None, shown: Callable[[float], str], approximate: bool = False) -> str:

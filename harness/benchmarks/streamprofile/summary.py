@@ -15,10 +15,20 @@ import msgspec
 import numpy as np
 
 from harness.benchmark import VALID, Means, Metric, Task
-from harness.benchmarks.rendering import ends, intervals, numbers, spanned
+from harness.benchmarks.rendering import ends, intervals, numbers, spanned, table
 from harness.benchmarks.streamprofile.chance import DRAWS, Urn, urn
 from harness.benchmarks.streamprofile.metrics import DEFINITIONS, ERRORS, F1, GAINS, METRICS, NAMES
-from harness.benchmarks.streamprofile.scores import INDEX, PARTS, PER_STEP, TRANSFER, CurvePoint, Tally, rows, tallied
+from harness.benchmarks.streamprofile.scores import (
+    COLUMNS,
+    INDEX,
+    PARTS,
+    PER_STEP,
+    TRANSFER,
+    CurvePoint,
+    Tally,
+    rows,
+    tallied,
+)
 from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.document import Block, Chart, Heading, Paragraph, Series, Table, Verbatim
 from harness.model import JSON
@@ -75,7 +85,6 @@ class StepScoring(Means):
     """Means over users of what `scores.tallied` makes of their steps."""
 
     is_measured = False
-    needs_tasks = True
     headline = ("Recall", F1)
     secondary = (*FURTHER, *(_comparable(metric) for metric in (*MEANS, *FURTHER) if metric.ranked_by))
 
@@ -101,15 +110,15 @@ class StepScoring(Means):
 
     def chance(self, scored: Scored) -> dict[str, float | tuple[float, float]]:
         """Return what random answers have on average, by metric; what is drawn with its standard error."""
-        found: dict[str, float | tuple[float, float]] = {}
-        for prefix, part in (("", "chance"), ("FWT ", "chance_fwt")):
+        levels: dict[str, float | tuple[float, float]] = {}
+        for prefix, part in (("", "chance"), (FWT, "chance_fwt")):
             noises = _part(scored, f"{part}_noise")
-            for name, of in _part(scored, part).items():
-                noise = noises.get(name, {"value": 0.0})["value"]
-                if of["value"] is not None and noise is not None:
-                    error = math.sqrt(noise / of["users"])
-                    found[f"{prefix}{name}"] = (of["value"], error) if error else of["value"]
-        return found
+            for name, figure in _part(scored, part).items():
+                value, noise = figure["value"], noises[name]["value"] if name in noises else 0.0
+                if value is not None and noise is not None:
+                    error = math.sqrt(noise / figure["users"])
+                    levels[prefix + name] = (value, error) if error else value
+        return levels
 
     def details(self, scored: Scored) -> JSON:
         """Return the benchmark's own part of the JSON report."""
@@ -155,53 +164,54 @@ class StepScoring(Means):
 
 def _part(scored: Scored, part: str, bounds: tuple[float, float] | None = None) -> dict[str, JSON]:
     """Return the means of a part of the steps over users, with intervals if these have bounds."""
-    sums, counts = np.hsplit(scored.totals, 2)
-    places = [INDEX[part, metric] for metric in PARTS[part]]
-    values = [float(sums[at] / counts[at]) if counts[at] else None for at in places]
-    found: list[JSON] = [{"value": value, "users": int(counts[at])} for value, at in zip(values, places, strict=True)]
-    if bounds:
-        rows = _columns(scored, places)
-        each = parts(rows, _means, rows[:, len(places) :] > 0).T
-        for one, of in zip(found, each, strict=True):
-            one |= _spanned(one["value"], of, bounds)
-    return dict(zip(PARTS[part], found, strict=True))
+    figures: dict[str, JSON] = {}
+    for name in PARTS[part]:
+        total, count = _column(scored.totals[None], part, name)[0]
+        value = float(total / count) if count else None
+        rows = _column(scored.units, part, name)
+        span = _span(value, parts(rows, _mean, rows[:, 1:] > 0), bounds) if bounds else {}
+        figures[name] = {"value": value, "users": int(count), **span}
+    return figures
 
 
-def _spanned(value: float | None, part: Array, bounds: tuple[float, float]) -> JSON:
+def _column(rows: Array, part: str, name: str) -> Array:
+    """Return what rows add to a mean: rows x (sum, count)."""
+    place = INDEX[part, name]
+    return rows[:, [place, place + len(COLUMNS)]]
+
+
+def _mean(totals: Array) -> Array:
+    return totals[:, :1] / totals[:, 1:]
+
+
+def _difference(totals: Array) -> Array:
+    return _mean(totals[:, 2:]) - _mean(totals[:, :2])
+
+
+def _span(value: float | None, parts_of_users: Array, bounds: tuple[float, float]) -> JSON:
     """Return the members of a value's interval; `approximate` only where it is."""
-    strata = [moments(part)]
+    strata = [moments(parts_of_users[:, 0])]
     ends = interval(value, strata, bounds)
     return {"ci95": ends, **({"approximate": True} if ends and is_approximate(strata) else {})}
 
 
-def _columns(scored: Scored, places: Sequence[int]) -> Array:
-    """Return what users add to these means: units x 2 C sums and counts."""
-    sums, counts = np.hsplit(scored.units, 2)
-    return np.hstack([sums[:, places], counts[:, places]])
-
-
-def _means(totals: Array) -> Array:
-    sums, counts = np.hsplit(totals, 2)
-    return sums / counts
-
-
 def _delta(scored: Scored, prefix: str, names: Sequence[str]) -> dict[str, JSON]:
     """Return persona-augmented minus cold start, each over the users that have it; `prefix` is that of both parts."""
-    sides = [_part(scored, f"{prefix}{part}") for part in ("cold", "augmented")]
-    found = {}
+    sides = [f"{prefix}{part}" for part in ("cold", "augmented")]
+    cold, augmented = (_part(scored, side) for side in sides)
+    figures = {}
     for name in names:
-        cold, augmented = (side[name] for side in sides)
-        missing = cold["value"] is None or augmented["value"] is None
-        value = None if missing else augmented["value"] - cold["value"]
-        rows = _columns(scored, [INDEX[f"{prefix}{part}", name] for part in ("cold", "augmented")])
-        of = parts(rows, lambda totals: np.diff(_means(totals)), has=rows[:, 2:].max(axis=1, keepdims=True) > 0)
-        found[name] = {
+        values = cold[name]["value"], augmented[name]["value"]
+        value = None if None in values else values[1] - values[0]
+        rows = np.hstack([_column(scored.units, side, name) for side in sides])
+        has = rows[:, 1::2].max(axis=1, keepdims=True) > 0
+        figures[name] = {
             "value": value,
-            **_spanned(value, of[:, 0], (-1.0, 1.0)),
-            "users_cold": cold["users"],
-            "users_augmented": augmented["users"],
+            **_span(value, parts(rows, _difference, has), (-1.0, 1.0)),
+            "users_cold": cold[name]["users"],
+            "users_augmented": augmented[name]["users"],
         }
-    return found
+    return figures
 
 
 def _cohort(reached: Counter[int]) -> tuple[int | None, int]:
@@ -284,15 +294,10 @@ def _cold_start(of: JSON) -> Iterator[Block]:
         "the users that have it, in percentage points. Unlike it, FWT has the same users on both sides."
     )
     cold, later = (msgspec.convert(of[part], dict[str, Value]) for part in ("cold_start", "persona_augmented"))
-    rows = (
-        (
-            *(name, SHARE.text(cold[name].value), str(cold[name].users)),
-            *(SHARE.text(later[name].value), str(later[name].users)),
-            SHARE.text(delta["value"], signed=True),
-            _signed(delta)[1],
-        )
-        for name, delta in of["delta"].items()
-    )
+    rows = []
+    for name, delta in of["delta"].items():
+        sides = [(SHARE.text(side[name].value), str(side[name].users)) for side in (cold, later)]
+        rows.append((name, *sides[0], *sides[1], *_signed(delta)))
     yield Table(("metric", "cold", "users", "later", "users", "diff.", "95 % interval"), tuple(rows))
     parts: Mapping[str, Mapping[str, Value]] = {"cold start": cold, "later steps": later}
     yield intervals("Cold start and later steps", SHARE, parts, (F1, *GAINS))
@@ -382,17 +387,15 @@ def _checks(report: Report) -> Iterator[Block]:
         f"pool, and maximises the {F1} of each step. That is not the maximum of a user's {F1}, which is of the means "
         "over its steps."
     )
-    cut = {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES}
-    rows = (
-        (
-            *(name, SHARE.text(report.metrics[name].value), SHARE.text(of["at_asked"][name])),
-            SHARE.text(of["errors_over_valid"][name]) if name in ERRORS else "",
-            SHARE.text(cut[name]),
-            SHARE.text(of["ceiling"][name]["value"]) if name in of["ceiling"] else "",
-        )
-        for name in NAMES
-    )
-    yield Table(("metric", "as given", "at asked", "valid only", "cut", "stepwise oracle"), tuple(rows))
+    columns = {
+        "as given": {name: report.metrics[name].value for name in NAMES},
+        "at asked": of["at_asked"],
+        "valid only": of["errors_over_valid"],
+        "cut": {name: report.secondary.get(report.units[name].ranked_by, Value(None)).value for name in NAMES},
+        "stepwise oracle": {name: ceiling["value"] for name, ceiling in of["ceiling"].items()},
+    }
+    shown = {column: {name: SHARE.text(value) for name, value in cells.items()} for column, cells in columns.items()}
+    yield table("metric", shown)
 
 
 def _for_stats(report: Report) -> str:

@@ -28,9 +28,11 @@ from harness.errors import BadInput, BenchmarkError, HarnessError
 from harness.model import JSON, Ask, Baseline, Completion, Record, Request, RunFacts, Where
 from harness.reporting import report_files
 from harness.reporting.cards import ReportCards
-from harness.reporting.overview import page
+from harness.reporting.report import page
 from harness.scoring import reports as typed
-from harness.scoring.scorer import Figures, Scorer, figures_of, rows_of
+from harness.scoring.compared import Figures
+from harness.scoring.rows import figures_of
+from harness.scoring.scorer import Scorer
 
 FEW = 3
 """Lines that are changed field by field, and findings reported for one check."""
@@ -348,8 +350,13 @@ def saved_answers(subject: Subject) -> Iterator[str]:
 def additive_statistics(subject: Subject) -> Iterator[str]:
     """Neither shards nor order change a figure, and the row of a user does not depend on the others."""
     benchmark, records = subject.benchmark, subject.records
-    whole, _ = rows_of(benchmark, records)
-    if not _close(whole, np.vstack([rows_of(benchmark, [record])[0] for record in records])).all():
+    compared = Figures(benchmark)
+
+    def rows_of(records: Sequence[Record]) -> Any:
+        return compared.contributions(compared.raw(records), range(len(records)))[0]
+
+    whole = rows_of(records)
+    if not _close(whole, np.vstack([rows_of([record]) for record in records])).all():
         yield "statistics: the row of a user depends on the other users that it is computed with"
     totals = np.vstack([whole.sum(axis=0), whole[::-1].sum(axis=0), 2 * whole.sum(axis=0)])
     figures = figures_of(benchmark, totals)
@@ -359,8 +366,8 @@ def additive_statistics(subject: Subject) -> Iterator[str]:
         with np.errstate(invalid="ignore"):
             means = Means().figures(totals)[:, : figures.shape[1]]
         if not _close(figures, means).all():
-            yield "figures: other than means, and `is_mean` says that they are"
-    Figures(benchmark).uses(whole.shape[1])
+            yield "figures: other than means: for these extend `Scoring`"
+    compared.uses(whole.shape[1])
     made = Scorer(benchmark, subject.subset)
     expected = made.running(made.score(records))
     for size, order in ((1, records), (2, records), (7, records), (3, records[::-1])):

@@ -21,8 +21,8 @@ from harness.model import JSON
 from harness.reply_facts import together
 from harness.reporting.verdicts import reservations, verdict
 from harness.scoring import differences
+from harness.scoring.compared import Figures
 from harness.scoring.differences import Difference, Side, Stratum
-from harness.scoring.scorer import Figures
 
 FORMAT = 3
 

@@ -22,9 +22,9 @@ from harness.errors import BadInput
 from harness.model import Record
 from harness.reporting import report_files
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.differences import Outcomes, Side
 from harness.scoring.reports import Report
-from harness.scoring.scorer import Figures
 from harness.store.log import lines, objects, parsed, sound
 from harness.store.manifest import Manifest, load
 from harness.store.run import RECORD_FORMAT, RunFiles

@@ -12,9 +12,9 @@ from harness.commands.compare.sides import Subset
 from harness.model import JSON
 from harness.reporting.comparison import NO_REPORT, NOT_ALIKE
 from harness.reporting.report import sentence_on_invalid
+from harness.scoring.compared import Figures
 from harness.scoring.differences import Side, common, number
 from harness.scoring.paired import Pair
-from harness.scoring.scorer import Figures
 from harness.store.manifest import differences, value_text
 
 

@@ -55,9 +55,8 @@ def execute(args: Options) -> int:
                     screen.print(words, **PLAIN)
                 made.append(_merged(parts, folder, args, held))
         for files, report in made:
-            state = "" if report.coverage.complete else " (INCOMPLETE)"
-            words = f"{files.subset}: {covered(report, 'user')}{state}: {headline(report)}"
-            screen.print(f"{words}; report: {files.report('txt')}", **PLAIN)
+            summary = f"{files.subset}: {covered(report)}: {headline(report)}"
+            screen.print(f"{summary}; report: {files.report('txt')}", **PLAIN)
     if all(report.coverage.complete for _, report in made):
         return 0
     screen.print(f"{name} is incomplete: `resume --name {name}` continues it", **PLAIN)

@@ -24,7 +24,8 @@ from harness.scoring.bootstrap import Array
 from harness.scoring.differences import Side, Stratum, worse_than_best
 from harness.scoring.intervals import interval, is_approximate, moments, parts
 from harness.scoring.reports import Value
-from harness.scoring.scorer import ROWS_LIMIT, having
+from harness.scoring.rows import having
+from harness.scoring.scorer import ROWS_LIMIT
 from harness.store.files import RunFiles
 from harness.store.manifest import load
 from harness.ui.streams import tell

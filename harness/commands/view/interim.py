@@ -18,7 +18,8 @@ from harness.engine.finish import described
 from harness.errors import HarnessError
 from harness.model import Record, RunFacts
 from harness.scoring.reports import Report
-from harness.scoring.scorer import Scorer, Totals
+from harness.scoring.scorer import Scorer
+from harness.scoring.totals import Totals
 
 MOST = 20_000
 SECONDS = 5.0

@@ -24,7 +24,7 @@ from harness.cost import money_text
 from harness.document import Block, Heading, Page, Paragraph, Quote, Table
 from harness.errors import HarnessError
 from harness.reporting.html import rendered, templates
-from harness.reporting.overview import page as report_page
+from harness.reporting.report import page as report_page
 from harness.scoring.reports import Report
 from harness.store.manifest import RUNNING
 from harness.ui import words

@@ -31,7 +31,8 @@ from harness.reporting.text import rendered
 from harness.scoring.bootstrap import CELLS, RESAMPLES, Array
 from harness.scoring.intervals import Moments, interval, moments
 from harness.scoring.reports import encoded
-from harness.scoring.scorer import Scorer, Totals
+from harness.scoring.scorer import Scorer
+from harness.scoring.totals import Totals
 from tests.support import examples
 
 
@@ -464,8 +465,8 @@ def test_both_intervals_are_in_the_report_and_the_earlier_one_without_the_second
 def test_a_score_without_any_method_for_its_interval_does_not_blame_the_residents() -> None:
     """The other protocols' scores have no interval, however many residents there are."""
     of, _ = SCORER.report(SCORER.score(some_days(100)), facts(100))
-    table = next(block for block in blocks(of) if isinstance(block, Table) and "95 % interval" in block.columns)
-    shown = {row[0]: row[3] for row in table.rows}
+    tables = [block for block in blocks(of) if isinstance(block, Table) and "95 % interval" in block.columns]
+    shown = {row[0]: row[3] for table in tables for row in table.rows}
     assert shown["JSD_daily_location_numbers"].startswith("~[") and shown["Score (asbench)"] == "n/a"
 
 
@@ -477,13 +478,17 @@ def test_a_run_of_part_of_the_residents_is_headed_incomplete() -> None:
     assert "7 are missing, of whom 4 failed" in text(some_days(3), facts(10, 4))
 
 
-def test_coverage_comes_first_and_tells_of_a_share() -> None:
-    """After the title; a complete share is not called all."""
+def test_coverage_follows_the_headline_and_tells_of_a_share() -> None:
+    """A complete share is not called all."""
     run = {"ratio": 0.5, "sample_seed": 3, "users_in_tasks": 6, "tasks": "profiles.json", "tasks_sha256": "ab" * 32}
     run |= {"endpoint": "embedded", "harness": "1", "created": "2025-07-01", "structured": "json_object"}
     found = report(some_days(3), facts(3, run=run))
     headings = [block.text for block in found.blocks if isinstance(block, Heading)]
-    assert headings[:2] == ["DailyMobility (beijing): 通义", "Coverage: complete (of a share of 0.5)"]
+    assert headings[:3] == [
+        "DailyMobility (beijing): 通义",
+        "Headline figures",
+        "Coverage: complete (of a share of 0.5)",
+    ]
     assert "a share of 0.5 of the 6 residents in the tasks file, drawn with seed 3" in text(
         some_days(3), facts(3, run=run)
     )
@@ -603,7 +608,7 @@ def test_a_report_of_nobody_is_a_report() -> None:
 def test_tables_are_as_wide_as_their_heads() -> None:
     """Every row has a cell for every column."""
     tables = [block for block in report(some_days(12)).blocks if isinstance(block, Table)]
-    assert len(tables) == 6
+    assert len(tables) == 7
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
 
 

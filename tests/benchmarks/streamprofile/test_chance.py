@@ -20,7 +20,8 @@ from harness.engine import finish
 from harness.errors import BenchmarkError
 from harness.model import JSON, Record, RunFacts
 from harness.scoring.reports import Report
-from harness.scoring.scorer import Scorer, raw_rows
+from harness.scoring.rows import raw_rows
+from harness.scoring.scorer import Scorer
 
 BENCHMARK = StreamProfile()
 FACTS = RunFacts(subset="weibo", model="m", name="r", prompt="own", expected_users=40, failed_users=0, notes=())

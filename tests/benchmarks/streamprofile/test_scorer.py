@@ -27,7 +27,8 @@ from harness.model import JSON, Record, RunFacts
 from harness.reporting.report import blocks, headline
 from harness.scoring import reports
 from harness.scoring.reports import Report, Value
-from harness.scoring.scorer import Scorer, Totals, bounds
+from harness.scoring.scorer import Scorer, bounds
+from harness.scoring.totals import Totals
 from tests.support import examples
 
 BENCHMARK = StreamProfile()
@@ -379,8 +380,8 @@ USERS = st.lists(
 def content(scores: Totals) -> JSON:
     """Everything that scores hold, exactly."""
     return {
-        "rows": None if scores.rows is None else orjson.dumps([rows.tolist() for rows in scores.rows]),
-        "sums": (scores.users, [sums.tolist() for sums in scores.sums], scores.defined.tolist()),
+        "rows": (scores.rows.is_dropped, orjson.dumps([rows.tolist() for rows in scores.rows.arrays])),
+        "sums": (scores.users, [sums.tolist() for sums in scores.sums]),
         "tallies": (scores.tally if scores.users else None, scores.spread.tolist()),
         "counts": (scores.outcomes, scores.repairs, scores.usage),
     }
@@ -400,8 +401,7 @@ def test_merging_keeps_the_order_of_users() -> None:
     """Rows stand in the order of the arguments, so that a resample means the same users."""
     scorer = Scorer(BENCHMARK, "weibo")
     shards = [scorer.score([user(a_step(1, Recall=recall))]) for recall in (0.1, 0.9, 0.5)]
-    rows = scorer.merge(scorer.merge(shards[0], shards[1]), shards[2]).rows
-    assert rows is not None
+    rows = scorer.merge(scorer.merge(shards[0], shards[1]), shards[2]).rows.arrays
     assert np.concatenate(rows)[:, METRICS.index("Recall")].tolist() == [0.1, 0.9, 0.5]
 
 
@@ -430,7 +430,7 @@ def test_above_the_limit_rows_are_dropped_and_blocks_are_the_units() -> None:
         merged = scorer.score(records[:2])
         for start, end in pairwise(range(2, 121, 2)):
             merged = scorer.merge(merged, scorer.score(records[start:end]))
-        assert (merged.rows is None) == (limit == 119)
+        assert merged.rows.is_dropped == (limit == 119)
         data[limit] = content_of(scorer.report(merged, facts(120))[0])
     assert (data[119]["intervals_over"], data[120]["intervals_over"]) == ("blocks of users", "users")
     for part in ("metrics", "cold_start", "delta", "fwt"):
@@ -659,10 +659,12 @@ def texts(made: Report) -> list[str]:
     return [getattr(block, "text", "") for block in blocks(made)]
 
 
-def test_report_starts_with_its_coverage() -> None:
-    """Right after the title; where users are missing it is headed INCOMPLETE and shows bounds beside the means."""
+def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage() -> None:
+    """Right after the title; coverage is then headed INCOMPLETE, and shows bounds next to the means."""
     complete = report([user(a_step(1))], facts(1))
-    assert texts(complete)[2] == "Coverage: complete"
+    headings = [block for block in blocks(complete) if isinstance(block, Heading)]
+    assert [block.text for block in headings[1:3]] == ["Headline figures", "Coverage: complete"]
+    assert all(block.folded for block in headings[3:]) and not any(block.folded for block in headings[:3])
     incomplete = report([user(a_step(1, Recall=0.5))], facts(4, failed=2))
     assert isinstance(list(blocks(incomplete))[2], Heading)
     assert list(blocks(incomplete))[2].text == "INCOMPLETE: 1 of 4 users"

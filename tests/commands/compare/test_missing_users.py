@@ -11,9 +11,9 @@ import pytest
 
 from harness.benchmark import Benchmark, Metric
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.missing import Absent, Incomplete, sensitivity
 from harness.scoring.paired import Pair
-from harness.scoring.scorer import Figures
 from harness.store.log import seal, unseal
 from tests.commands.compare.test_compare import Told, call, edit, entry, nothing, results, told
 from tests.commands.conftest import PLATFORMS

@@ -18,6 +18,7 @@ from harness.benchmark import Benchmark, Metric
 from harness.benchmarks.dailymobility import scores as mobility
 from harness.benchmarks.dailymobility.protocols import METRICS, SIZES, figures
 from harness.scoring.bootstrap import Array
+from harness.scoring.compared import Figures
 from harness.scoring.intervals import Figures as Values
 from harness.scoring.intervals import interval, moments
 from harness.scoring.paired import (
@@ -32,7 +33,6 @@ from harness.scoring.paired import (
     swapped,
     variance,
 )
-from harness.scoring.scorer import Figures
 from tests.support import examples, first_quick
 
 NAN = math.nan

@@ -19,7 +19,7 @@ from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
 from harness.errors import BenchmarkError
 from harness.model import JSON, Record
-from harness.scoring.scorer import Figures
+from harness.scoring.compared import Figures
 from tests.support.scripted import Script, answer, completion, serving
 
 Told = pytest.CaptureFixture[str]

@@ -25,7 +25,7 @@ from harness.commands.stats.run_reports import read as read_report
 from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
 from harness.reporting import report_files
-from harness.reporting.overview import page
+from harness.reporting.report import page
 from tests.support.before import sheets
 from tests.support.scripted import answer, completion, serving
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from harness.cli import main
 from harness.reporting import report_files
-from harness.reporting.overview import page
+from harness.reporting.report import page
 from harness.scoring.reports import Report
 
 

@@ -28,8 +28,8 @@ from harness.errors import MachineError
 from harness.model import Completion, Record
 from harness.reporting import pages, report_files
 from harness.reporting.cards import ReportCards
-from harness.reporting.overview import page
 from harness.reporting.pages import PageOptions, write_all, write_page
+from harness.reporting.report import page
 from harness.reporting.reported import Reported
 from harness.scoring import reports
 from harness.scoring.intervals import interval, moments
@@ -158,7 +158,7 @@ def test_a_value_on_the_edge_of_a_bin_is_in_the_bin_above(bounds: tuple[float, f
     """Also where its float is a little below the edge, as -0.9 - -1; values are given to one or two digits."""
     low, high = bounds
     edges = np.array([round(low + (high - low) * at / BINS, 6) for at in range(BINS + 1)])
-    assert _spread(Metric("value", bounds=bounds), edges).tolist() == [1] * (BINS - 1) + [2]
+    assert _spread([Metric("value", bounds=bounds)], edges[:, None]).tolist() == [[1] * (BINS - 1) + [2]]
 
 
 def test_distribution_counts_every_user_with_a_value_once() -> None:
