@@ -65,7 +65,7 @@ def test_variable_for_colours_makes_no_terminal_of_a_log(variable: str, tmp_path
     """A board that is redrawn would fill it."""
     words = (*DEMO, "--model", "baseline/recency", "--results-dir", str(tmp_path))
     shown = command(*words, **{variable: "1"}).stdout
-    assert "weibo 3/3" in shown
+    assert "recency: 3/3" in shown
     assert not any(control in shown for control in ("\x1b[?25", "\x1b[2K", "\x1b[1A", "\r"))
 
 

@@ -172,7 +172,7 @@ def test_failed_users_of_a_lost_worker_are_counted_once(
         shown = Commands(tmp_path, capsys)(*at(server), "--engine", "ray", "--workers", "1", code=1)
     failed = {orjson.loads(line.text)["user_id"] for line in sound_lines(tmp_path / "r" / "failures_weibo.jsonl")}
     assert len(cluster.workers) == 2 and len(failed) == 2
-    assert "(2 failed)" in shown and "failed 2 users: http_400 2" in shown and "\n2 users failed: " in shown
+    assert ", 2 failed |" in shown and "2 failed users: http_400 2" in shown and "\n2 users failed: " in shown
 
 
 def test_workers_that_are_lost_again_and_again_stop_the_run(
