@@ -108,7 +108,7 @@ def _method(data: JSON) -> Iterator[str]:
 
 def _remarks(pair: JSON, primary: Sequence[Difference]) -> Iterator[str]:
     """Yield what a reader of the verdicts must not miss, in a few words each."""
-    yield "n: users that both have"
+    yield "n: users that both have, p: adjusted"
     for side, other in ("ab", "ba"):
         if any(
             of[side]["expected"] is not None and of[side]["scored"] < of[side]["expected"] for of in pair["coverage"]
