@@ -35,11 +35,11 @@ def summary(data: JSON, more: str = "") -> Iterator[Block]:
         if len(data["pairs"]) > 1:
             yield Heading(f"{pair['a']} and {pair['b']}")
         units = _units(pair)
-        primary = [of for of in _figures_of(pair) if not of.exploratory]
-        yield from (Paragraph(verdict(of, units[of.metric], pair["a"], pair["b"])) for of in primary)
+        primary = [figure for figure in _figures_of(pair) if not figure.exploratory]
+        yield from (Paragraph(verdict(figure, units[figure.metric], pair["a"], pair["b"])) for figure in primary)
         if not primary:
             yield from map(Paragraph, pair["verdicts"])
-        yield from _forest(pair, [of for of in primary if of.outcome != "same"], units)
+        yield from _forest(pair, [figure for figure in primary if figure.outcome != "same"], units)
         remarks = "; ".join(_remarks(pair, primary))
         notes = closing if number == len(data["pairs"]) else []
         yield Paragraph(" ".join([f"{remarks}.", *notes]))
@@ -59,10 +59,12 @@ def blocks(data: JSON) -> Iterator[Block]:
         yield Heading(f"{pair['a']} (A) and {pair['b']} (B): users", folded=True)
         yield _coverage(pair)
         yield from map(Paragraph, [*pair["warnings"], *_coverage_notes(pair)])
-        primary = [of for of in figures if not of.exploratory]
-        yield from map(Paragraph, [words for of in primary for words in reservations(of, units[of.metric], pair)])
-        for subset in sorted(dict.fromkeys(of.subset for of in figures), key=lambda name: name != ALL):
-            yield from _figures(pair, subset, [of for of in figures if of.subset == subset], units)
+        primary = [figure for figure in figures if not figure.exploratory]
+        yield from map(
+            Paragraph, [words for figure in primary for words in reservations(figure, units[figure.metric], pair)]
+        )
+        for subset in sorted(dict.fromkeys(figure.subset for figure in figures), key=lambda name: name != ALL):
+            yield from _figures(pair, subset, [figure for figure in figures if figure.subset == subset], units)
         if pair["most_different"]:
             yield Heading(f"Users that differ most in {pair['main'][-1]}", folded=True)
             yield _most_different(pair)
@@ -107,18 +109,17 @@ def _method(data: JSON) -> Iterator[str]:
 
 def _remarks(pair: JSON, primary: Sequence[Difference]) -> Iterator[str]:
     """Yield what a reader of the verdicts must not miss, in a few words each."""
-    yield "n: users that both have"
+    yield "n: users that both have, p: adjusted"
     for side, other in ("ab", "ba"):
-        if any(
-            of[side]["expected"] is not None and of[side]["scored"] < of[side]["expected"] for of in pair["coverage"]
-        ):
+        if any(_is_partial(row[side]) for row in pair["coverage"]):
             yield f"{pair[side]} is INCOMPLETE"
-        if shares := {of[side]["ratio"] for of in pair["coverage"]} - {None, 1}:
-            yield f"{pair[side]} was run on a share of its tasks ({', '.join(f'{share:g}' for share in shares)})"
-        if alone := sum(of[f"only_{side}"]["users"] for of in pair["coverage"]):
+        if shares := {row[side]["ratio"] for row in pair["coverage"]} - {None, 1}:
+            listed = ", ".join(f"{share:g}" for share in sorted(shares))
+            yield f"{pair[side]} was run on a share of its tasks ({listed})"
+        if alone := sum(row[f"only_{side}"]["users"] for row in pair["coverage"]):
             yield f"{plural(alone, 'user')} of {pair[side]} not in {pair[other]}"
     yield from (words.rstrip(".") for words in pair["left_out"])
-    if changed := [of.compared for of in primary if of.missing_users not in (None, "cannot_change")]:
+    if changed := [figure.compared for figure in primary if figure.missing_users not in (None, "cannot_change")]:
         yield f"missing users could change {' and '.join(changed)}"
     wrong = {side: _invalid(pair, side) for side in "ab"}
     if any(wrong.values()):
@@ -132,32 +133,32 @@ def _remarks(pair: JSON, primary: Sequence[Difference]) -> Iterator[str]:
 
 def _invalid(pair: JSON, side: str) -> float:
     """Return the share of invalid answers of the users that both have."""
-    counts = [of[side]["answers_on_common"] for of in pair["coverage"]]
+    counts = [row[side]["answers_on_common"] for row in pair["coverage"]]
     total = sum(number for count in counts for number in count.values())
     return 1 - sum(count.get(VALID, 0) for count in counts) / total if total else 0.0
 
 
-def _is_partial(has: JSON) -> bool:
-    return has["expected"] is not None and has["scored"] < has["expected"]
+def _is_partial(covered: JSON) -> bool:
+    return covered["expected"] is not None and covered["scored"] < covered["expected"]
 
 
 def _coverage_notes(pair: JSON) -> Iterator[str]:
     """Yield what the numbers of users mean for the comparison."""
     yield from pair["left_out"]
     units = _units(pair)
-    for of in pair["coverage"]:
+    for row in pair["coverage"]:
         for side, other, place in (("a", "b", 0), ("b", "a", 1)):
-            if unsound := of[side]["unsound"]:
+            if unsound := row[side]["unsound"]:
                 lines = plural(unsound, "line")
-                yield f"{of['subset']}: {lines} of {pair[side]}'s results left out as not sound (`verify` lists them)."
-            if alone := of[f"only_{side}"]["users"]:
+                yield f"{row['subset']}: {lines} of {pair[side]}'s results left out as not sound (`verify` lists them)."
+            if alone := row[f"only_{side}"]["users"]:
                 means = [
-                    f"{name} {with_unit(units[name], of[f'only_{side}']['figures'][name])} against "
-                    f"{with_unit(units[name], of['on_common'][place][name])}"
+                    f"{name} {with_unit(units[name], row[f'only_{side}']['figures'][name])} against "
+                    f"{with_unit(units[name], row['on_common'][place][name])}"
                     for name in pair["main"]
                 ]
                 yield (
-                    f"{of['subset']}: {plural(alone, 'user')} of {pair[side]} not in {pair[other]}, so in no figure. "
+                    f"{row['subset']}: {plural(alone, 'user')} of {pair[side]} not in {pair[other]}, so in no figure. "
                     f"Their figures, against those of the users of both: {', '.join(means)}."
                 )
 
@@ -169,20 +170,20 @@ def _coverage(pair: JSON) -> Table:
     """Return how many users each run has on each subset; an asterisk marks a run that has not scored all of its own."""
     counted = ("scored", "expected", "failed", "users_in_tasks")
     rows = []
-    for of in pair["coverage"]:
+    for row in pair["coverage"]:
         cells = []
         for side in "ab":
-            has = of[side]
-            cells += [_number(has[name], partial=name == "scored" and _is_partial(has)) for name in counted]
-        counts = of["common"], of["other_tasks"], of["only_a"]["users"], of["only_b"]["users"]
-        rows.append((of["subset"], *cells, *map(_number, counts)))
+            is_partial = _is_partial(row[side])
+            cells += [_number(row[side][name], partial=is_partial and name == "scored") for name in counted]
+        counts = row["common"], row["other_tasks"], row["only_a"]["users"], row["only_b"]["users"]
+        rows.append((row["subset"], *cells, *map(_number, counts)))
     sides = [f"{side} {name.replace('_', ' ')}" for side in "AB" for name in counted]
     return Table(("subset", *sides, "both", "other task", "only A", "only B"), tuple(rows))
 
 
 def _figures(pair: JSON, subset: str, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Block]:
     where = f"All subsets ({figures[0].subsets})" if subset == ALL else subset
-    users = plural(max(of.users for of in figures), "user")
+    users = plural(max(figure.users for figure in figures), "user")
     yield Heading(f"{where}: A minus B on {users}", folded=True)
     yield from _forest(pair, figures, units)
     unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
@@ -190,36 +191,38 @@ def _figures(pair: JSON, subset: str, figures: Sequence[Difference], units: Mapp
         (False, ("primary", "95 % simultaneous", "p (adjusted)")),
         (True, ("exploratory", "95 % interval", "p (not corrected)")),
     ):
-        rows = [of for of in figures if of.exploratory is is_exploratory]
+        rows = [figure for figure in figures if figure.exploratory is is_exploratory]
         if rows:
-            chance = ["chance"] * any(of.chance is not None for of in rows if not is_exploratory)
+            chance = ["chance"] * any(figure.chance is not None for figure in rows if not is_exploratory)
             columns = (heads[0], f"A{unit}", f"B{unit}", *chance, "A - B", *heads[1:], *AGREEMENT)
-            yield Table(columns, tuple(_figure_row(of, units[of.metric], bool(chance), not unit) for of in rows))
+            yield Table(
+                columns, tuple(_figure_row(figure, units[figure.metric], bool(chance), not unit) for figure in rows)
+            )
 
 
-def _figure_row(of: Difference, metric: Metric, chance: bool, named: bool) -> tuple[str | Cell, ...]:
+def _figure_row(figure: Difference, metric: Metric, chance: bool, named: bool) -> tuple[str | Cell, ...]:
     """Return a row, with the metric's unit after its name if it is `named`, since not all have the same."""
-    p = of.p if of.exploratory else of.p_adjusted
-    span = "n/a" if of.difference is None else "too few"
-    if bounds := _interval(of):
-        span = "~" * of.approximate + " to ".join(metric.text(bound, signed=True) for bound in bounds)
-    given = [f"as given {metric.text(value)}" for value in (of.given or {}).values()] or ["", ""]
-    counts = of.a_better, of.equal, of.b_better
+    p = figure.p if figure.exploratory else figure.p_adjusted
+    span = "n/a" if figure.difference is None else "too few"
+    if bounds := _interval(figure):
+        span = "~" * figure.approximate + " to ".join(metric.text(bound, signed=True) for bound in bounds)
+    given = [f"as given {metric.text(value)}" for value in (figure.given or {}).values()] or ["", ""]
+    counts = figure.a_better, figure.equal, figure.b_better
     return (
-        f"{of.compared}, {metric.shown_unit}" if named else of.compared,
-        *(Cell(metric.text(value), note=note) for value, note in zip((of.a, of.b), given, strict=True)),
-        *(["" if of.chance is None else level(metric, of.chance, of.chance_error)] if chance else []),
-        metric.text(of.difference, signed=True),
+        f"{figure.compared}, {metric.shown_unit}" if named else figure.compared,
+        *(Cell(metric.text(value), note=note) for value, note in zip((figure.a, figure.b), given, strict=True)),
+        *(["" if figure.chance is None else level(metric, figure.chance, figure.chance_error)] if chance else []),
+        metric.text(figure.difference, signed=True),
         span,
         "n/a" if p is None else f"{p:.4f}",
-        str(of.users),
-        *(f"{100 * number / of.users:.0f} %" if of.users else "n/a" for number in counts),
+        str(figure.users),
+        *(f"{100 * number / figure.users:.0f} %" if figure.users else "n/a" for number in counts),
     )
 
 
-def _interval(of: Difference) -> tuple[float, float] | None:
+def _interval(figure: Difference) -> tuple[float, float] | None:
     """Return the interval that holds for a figure: a primary one's for all of them at once."""
-    return of.ci95 if of.exploratory else of.ci95_simultaneous
+    return figure.ci95 if figure.exploratory else figure.ci95_simultaneous
 
 
 def _most_different(pair: JSON) -> Table:
@@ -242,10 +245,12 @@ def _number(value: float | None, digits: int = 0, *, partial: bool = False) -> C
 
 def _forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
     """Yield a chart of differences for each unit that figures have."""
-    for unit in dict.fromkeys(units[of.metric].unit for of in figures):
-        drawn = [of for of in figures if units[of.metric].unit == unit]
-        names, label = tuple(of.compared for of in drawn), units[drawn[0].metric].difference_unit
-        series = Series("difference", tuple(of.difference for of in drawn), *ends([_interval(of) for of in drawn]))
+    for unit in dict.fromkeys(units[figure.metric].unit for figure in figures):
+        drawn = [figure for figure in figures if units[figure.metric].unit == unit]
+        names, label = tuple(figure.compared for figure in drawn), units[drawn[0].metric].difference_unit
+        series = Series(
+            "difference", tuple(figure.difference for figure in drawn), *ends([_interval(figure) for figure in drawn])
+        )
         title = f"{pair['a']} minus {pair['b']}"
         yield Chart("intervals", title, names, label, "", (series,), unit is None, reference=0.0)
 
@@ -286,18 +291,18 @@ def _words(pair: JSON) -> Iterator[tuple[str, str]]:
 
 def _sheet_rows(pair: JSON) -> Iterator[tuple[str | Cell, ...]]:
     units = _units(pair)
-    for of in _figures_of(pair):
-        metric, given = units[of.metric], of.given or {"a": of.a, "b": of.b}
-        bounds = (*(of.ci95 or (None, None)), *(of.ci95_simultaneous or (None, None)))
+    for figure in _figures_of(pair):
+        metric, given = units[figure.metric], figure.given or {"a": figure.a, "b": figure.b}
+        bounds = (*(figure.ci95 or (None, None)), *(figure.ci95_simultaneous or (None, None)))
         yield (
-            of.subset,
+            figure.subset,
             metric.name,
-            *(_value(metric, value) for value in (of.a, of.b, of.difference, *bounds)),
-            *(_number(p, 4) for p in (of.p, of.p_adjusted)),
-            *map(_number, (of.users, of.a_better, of.equal, of.b_better)),
+            *(_value(metric, value) for value in (figure.a, figure.b, figure.difference, *bounds)),
+            *(_number(p, 4) for p in (figure.p, figure.p_adjusted)),
+            *map(_number, (figure.users, figure.a_better, figure.equal, figure.b_better)),
             metric.shown_unit,
-            "exploratory" if of.exploratory else "primary",
-            of.compared,
+            "exploratory" if figure.exploratory else "primary",
+            figure.compared,
             *(_value(metric, value) for value in given.values()),
-            "~" if of.ci95 and of.approximate else "",
+            "~" if figure.ci95 and figure.approximate else "",
         )

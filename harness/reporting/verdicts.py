@@ -12,50 +12,51 @@ from harness.ui.words import plural
 COULD = {"could_reverse": "could reverse it", "could_undo": "could undo it", "cannot_change": "cannot reverse it"}
 
 
-def verdict(of: Difference, metric: Metric, a: str, b: str) -> str:
+def verdict(figure: Difference, metric: Metric, a: str, b: str) -> str:
     """Return which run is better, by how much, how sure that is and on how many users, in one line.
 
     Where missing users could change it, it is only about the users that both have.
     """
-    name, users = of.compared, plural(of.users, "user")
-    match of.outcome:
+    name, users = figure.compared, plural(figure.users, "user")
+    match figure.outcome:
         case "undefined":
             return f"{name} is not defined for any user that both have."
         case "same":
-            value = metric.text(of.a)
+            value = metric.text(figure.a)
             return f"{a} and {b} are the same in {name}: {value} {metric.shown_unit}, equal for each of {users}."
         case "too_few":
-            few = ", ".join(f"{subset} {untied}" for subset, untied in of.few_untied.items())
-            where = f" ({few})" if few and of.subsets > 1 else ""
-            why = f"{plural(of.differing, 'user')} that differ{where} are too few for an adjusted p below {SIGNIFICANT}"
-            return f"Nothing can be concluded about {name}: {why}, {_values(of, metric)}, n {of.users}."
+            few = ", ".join(f"{subset} {untied}" for subset, untied in figure.few_untied.items())
+            where = f" ({few})" if few and figure.subsets > 1 else ""
+            users = plural(figure.differing, "user")
+            why = f"{users} that differ{where} are too few for an adjusted p below {SIGNIFICANT}"
+            return f"Nothing can be concluded about {name}: {why}, {_values(figure, metric)}, n {figure.users}."
         case "no_difference":
-            return f"{a} and {b}: no difference shown in {name}, {_evidence(of, metric, signed=True)}."
+            return f"{a} and {b}: no difference shown in {name}, {_evidence(figure, metric, signed=True)}."
         case "differs":
-            return f"{a} minus {b} is {_evidence(of, metric, signed=True)} in {name}, where neither way is better."
-    better, worse = (a, b) if of.outcome == "a_better" else (b, a)
-    words = f"{better} is better than {worse} in {name} by {_evidence(of, metric)}."
-    return words if of.missing_users in (None, "cannot_change") else f"On the {users} that both have, {words}"
+            return f"{a} minus {b} is {_evidence(figure, metric, signed=True)} in {name}, where neither way is better."
+    better, worse = (a, b) if figure.outcome == "a_better" else (b, a)
+    words = f"{better} is better than {worse} in {name} by {_evidence(figure, metric)}."
+    return words if figure.missing_users in (None, "cannot_change") else f"On the {users} that both have, {words}"
 
 
-def _evidence(of: Difference, metric: Metric, *, signed: bool = False) -> str:
+def _evidence(figure: Difference, metric: Metric, *, signed: bool = False) -> str:
     """Return the difference with its interval, both values, p and the number of users; and that the test decides where
     the interval says otherwise. Without a sign it is that of the better run, which comes first."""
-    difference, p = of.difference or 0.0, of.p_adjusted or 0.0
+    difference, p = figure.difference or 0.0, figure.p_adjusted or 0.0
     sign = -1 if difference < 0 and not signed else 1
     by = f"{metric.text(sign * difference, signed=signed)} {metric.difference_unit}"
     bounds, decides = "no interval", ""
-    if of.ci95_simultaneous is not None:
-        low, high = sorted(sign * end for end in of.ci95_simultaneous)
+    if figure.ci95_simultaneous is not None:
+        low, high = sorted(sign * end for end in figure.ci95_simultaneous)
         ends = " to ".join(metric.text(end, signed=signed or low < 0) for end in (low, high))
-        bounds = f"95 % {'~' * of.approximate}{ends}"
+        bounds = f"95 % {'~' * figure.approximate}{ends}"
         decides = "" if (low * high > 0) == (p < SIGNIFICANT) else " (decides)"
-    values = _values(of, metric, swapped=not signed and of.outcome == "b_better")
-    return f"{by} ({bounds}), {values}, p {p_text(p)}{decides}, n {of.users}"
+    values = _values(figure, metric, swapped=not signed and figure.outcome == "b_better")
+    return f"{by} ({bounds}), {values}, p {p_text(p)}{decides}, n {figure.users}"
 
 
-def _values(of: Difference, metric: Metric, *, swapped: bool = False) -> str:
-    first, second = (of.b, of.a) if swapped else (of.a, of.b)
+def _values(figure: Difference, metric: Metric, *, swapped: bool = False) -> str:
+    first, second = (figure.b, figure.a) if swapped else (figure.a, figure.b)
     return f"{metric.text(first)} vs {metric.text(second)} {metric.shown_unit}"
 
 
@@ -63,31 +64,31 @@ def p_text(p: float | None) -> str:
     return "n/a" if p is None else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
 
 
-def reservations(of: Difference, metric: Metric, names: JSON) -> list[str]:
+def reservations(figure: Difference, metric: Metric, names: JSON) -> list[str]:
     """Return sentences on what missing users could change, on subsets that a verdict does not cover, and on an interval
     of few users that differ. `names` are those of `a` and `b`."""
-    if of.difference is None:
+    if figure.difference is None:
         return []
-    sentences = [*_missing(of, metric, names)] if of.missing and of.outcome != "too_few" else []
-    if of.undefined_on:
-        sentences.append(f"{of.compared} is not defined on {', '.join(of.undefined_on)}.")
-    if of.few_untied and of.ci95 is not None:
-        few = ", ".join(f"{untied} on {subset}" for subset, untied in of.few_untied.items())
-        sentences.append(f"The interval of {of.compared} rests on few users that differ: {few}.")
+    sentences = [*_missing(figure, metric, names)] if figure.missing and figure.outcome != "too_few" else []
+    if figure.undefined_on:
+        sentences.append(f"{figure.compared} is not defined on {', '.join(figure.undefined_on)}.")
+    if figure.few_untied and figure.ci95 is not None:
+        few = ", ".join(f"{untied} on {subset}" for subset, untied in figure.few_untied.items())
+        sentences.append(f"The interval of {figure.compared} rests on few users that differ: {few}.")
     return sentences
 
 
-def _missing(of: Difference, metric: Metric, names: JSON) -> Sequence[str]:
-    missing: JSON = of.missing or {}
+def _missing(figure: Difference, metric: Metric, names: JSON) -> Sequence[str]:
+    missing: JSON = figure.missing or {}
     who = " and ".join(f"{plural(missing[side], 'user')} missing from {names[side]}" for side in "ab" if missing[side])
-    if of.missing_users == "unknown":
+    if figure.missing_users == "unknown":
         why = "is not a mean over users" if missing["bounds"] is None else "has no bound"
-        return [f"What the {who} could change is not known: {of.compared} {why}."]
-    is_shown = of.outcome in ("a_better", "b_better", "differs")
-    verb = COULD[str(of.missing_users)] if is_shown else "leave it open"
+        return [f"What the {who} could change is not known: {figure.compared} {why}."]
+    is_shown = figure.outcome in ("a_better", "b_better", "differs")
+    verb = COULD[str(figure.missing_users)] if is_shown else "leave it open"
     unit, (low, high) = metric.difference_unit, missing["bounds"]
     ends = " to ".join("no limit" if end is None else f"{metric.text(end, signed=True)} {unit}" for end in (low, high))
-    sentences = [f"{of.compared}: the {who} {verb}; with them {names['a']} minus {names['b']} is {ends}."]
+    sentences = [f"{figure.compared}: the {who} {verb}; with them {names['a']} minus {names['b']} is {ends}."]
     if (failed := missing["failed"]) and failed["difference"] is not None:
         who = " and ".join(f"{failed[side]} of {names[side]}" for side in "ab" if failed[side])
         bounds = f" (95 % {metric.span(failed['ci95'], signed=True)})" if failed["ci95"] else ""

@@ -81,7 +81,7 @@ def test_every_command_reads_the_run(done: Commands, tasks: Path, file: Path, tm
     assert "no hints" in done.out or "hints" in done.out
     assert "Detour, km (lower is better)" in done.out
     assert done.json("status", "--json")
-    done("compare", "everywhere", "b")
+    done("compare", "everywhere", "b", "--full")
     assert "visits" in done.out
     assert done.json("compare", "everywhere", "b", "--json")["pairs"]
     done("sample", file, "--ratio", "0.5", "--platform", "north", "--tasks-dir", tasks)

@@ -582,7 +582,7 @@ def test_a_comparison_is_six_lines_on_a_wide_terminal(own: Path, capsys: Told, m
     assert lines[0].startswith(f"recency is better than chance in Recall by {text(recall['difference'])} points (95 % ")
     assert lines[0].endswith(f"), {values}, p {recall['p_adjusted']:.4f}, n {recall['users']}.")
     assert "●" in lines[2] and lines[4].startswith("recency minus chance, points")
-    assert lines[5] == "n: users that both have; synthetic tasks. --full shows the rest."
+    assert lines[5] == "n: users that both have, p: adjusted; synthetic tasks. --full shows the rest."
     assert call(own, "recency", "chance", "--full") == 0
     whole = capsys.readouterr().out
     assert whole.startswith(lines[0]) and "--full" not in whole
