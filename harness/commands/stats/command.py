@@ -211,7 +211,7 @@ def _show(board: Board, chosen: Sequence[Standing], args: Options) -> None:
         terminal.show(screen, table)
         screen.print()
     for line in [*_notes(chosen, args, places=screen.color_system is not None), *_about(chosen), *board.missing]:
-        screen.print(line, soft_wrap=True)
+        screen.print(line, soft_wrap=not screen.is_terminal)
 
 
 def _tables(chosen: Sequence[Standing], args: Options, *, with_notes: bool = False) -> list[Table]:

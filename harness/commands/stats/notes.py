@@ -9,10 +9,10 @@ from harness.commands.stats.standings import AVERAGE, ENOUGH, Standing, groups, 
 
 MOST = 10
 """Runs or reports that a sentence names."""
-BEST = "Bold: best of its column, underlined: second best, of complete runs with one prompt and the same tasks."
+BEST = "Bold: best of its column, underlined: second; of complete runs, same prompt and tasks."
 CHANCE = "Chance: random answers to the same tasks; ±: standard error, where it is drawn."
 BIAS = "Bias: of the mean, by the number of users (jackknife)."
-RANK = "Rank: among runs with one prompt and the same tasks; =: not separable from the best (`compare` at 5 %)."
+RANK = "Rank: among runs of the same prompt and tasks; =: not separable from the best."
 APPROXIMATE = "~: shows the order of magnitude alone: of few users, or few that differ."
 Reports = dict[tuple[str, str], RunReport]
 

@@ -1053,3 +1053,13 @@ def test_chance_level_of_partial_runs_of_the_same_users_is_shown(tmp_path: Path,
     write(tmp_path, "c", {**share, "chance": {"Recall": 0.5}}, run={"ratio": 0.2})
     assert main(words) == 0
     assert "\nchance" not in capsys.readouterr().out
+
+
+def test_records_that_are_not_read_are_not_announced(tmp_path: Path, capsys: Told) -> None:
+    """Runs of more than 50,000 users have no ranks, and a line gives the reason."""
+    many = {"expected_users": 60_000, "scored_users": 60_000, "failed_users": 0, "complete": True}
+    for run in ("a", "b"):
+        write(tmp_path, run, coverage=many, run={"users_in_tasks": 60_000})
+    assert main(["stats", "--results-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert "reading" not in shown.err and "a, b (more than 50,000 users on a subset)" in shown.out

@@ -228,8 +228,8 @@ def test_who_chooses_when_to_answer_has_no_place_among_errors(results: Path, cap
 def cells(latex: str) -> dict[str, dict[str, str]]:
     """The cells of the platform of each run, by the caption of their table."""
     tables = re.findall(r"\\caption\{(.*?)\}\n(.*?)\\bottomrule", latex, re.S)
-    rows = {caption: [line.strip(" \\").split(" & ") for line in body.splitlines()] for caption, body in tables}
-    return {caption: {row[0]: row[2] for row in of if len(row) > 3} for caption, of in rows.items()}
+    rows = {caption: [line.strip(" \\&").split(" & ") for line in body.splitlines()] for caption, body in tables}
+    return {caption: {row[0]: row[1] for row in of if len(row) > 1} for caption, of in rows.items()}
 
 
 @pytest.mark.slow
