@@ -80,7 +80,9 @@ class Users:
     """The cards of a page: of each its line in the list, its markup, and the text of that."""
 
     def __init__(self, text: str) -> None:
-        found = re.findall(r'<script type="text/plain" class="card" data-line="([^"]*)">(.*?)</script>', text, re.DOTALL)
+        found = re.findall(
+            r'<script type="text/plain" class="card" data-line="([^"]*)">(.*?)</script>', text, re.DOTALL
+        )
         self.lines: list[list[str]] = [json.loads(html.unescape(line)) for line, _ in found]
         self.cards = [card for _, card in found]
         self.texts = ["".join(Parsed(card).texts) for card in self.cards]
