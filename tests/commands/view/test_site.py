@@ -17,6 +17,7 @@ from harness.commands.view.reading import Chosen, Folder
 from harness.commands.view.server import link
 from harness.commands.view.site import PAGE_BYTES, SHOWN_BYTES, USERS, NotThere, Site, divided
 from harness.document import Paragraph, Quote
+from harness.printable import on_one_line
 from harness.store.log import objects, seal
 from tests.commands.view.conftest import look
 from tests.support import first_quick
@@ -147,6 +148,44 @@ def test_users_are_searched_sorted_and_selected_by_their_values(site: Site, resu
     assert set(keys("value=0&least=10&most=20")) == {key for key in every if 10 <= steps[key] <= 20}
     assert keys("outcome=valid") == every and keys("outcome=refusal") == [] and keys("only=repaired") == []
     assert keys("only=failed") == []
+
+
+def test_page_says_how_many_users_are_ranked_while_others_are_not_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ones only, in plain words; after further looks all are ranked, and nothing is said."""
+    monkeypatch.setattr("harness.commands.view.site.READ_SECONDS", 0.0)
+    monkeypatch.setattr("harness.commands.view.index.thread_time", lambda: next(clock))
+    clock = iter(range(10**9))
+    site.folder.run("recency", "weibo").users.advance()  # type: ignore[union-attr]
+    address = "/users?name=recency&subset=weibo&sort=1&order=down"
+    pages = [look(site, address) for _ in range(60)]
+    ranked = [re.search(r"Only the first (\d+) of 40 users are ranked so far", page) for page in pages]
+    assert ranked[0] and 0 < int(ranked[0][1]) < 40 and "data-live" in pages[0]
+    assert ranked[-1] is None and 'aria-sort="descending"' in pages[-1] and "data-live" not in pages[-1]
+
+
+def test_outcomes_to_select_by_are_those_that_users_have(site: Site, results: Path) -> None:
+    path = results / "recency/eval_report_weibo.json"
+    diagnostics = orjson.loads(path.read_bytes())["diagnostics"]
+    spoiled(path, {"diagnostics": {**diagnostics, "invalid": {"refusal": 2, HOSTILE: 1}}})
+    page = checked(look(site, "/users?name=recency&subset=weibo"))
+    [choices] = re.findall(r'<select name="outcome">(.*?)</select>', page)
+    shown = [html.unescape(text) for text in re.findall(r"<option[^>]*>([^<]*)", choices)]
+    assert shown == ["all", "valid", "refusal", on_one_line(HOSTILE)]
+
+
+def test_curves_stop_where_nothing_ran(site: Site, results: Path) -> None:
+    """A log of two sessions with a night between them; a short one is in seconds, a long one in hours."""
+    progress = {"what": "progress", "rate": 2.0, "limit": 4.0, "in_flight": 3.0}
+    moments = [0.0, 10.0, 20.0, 30_000.0, 30_010.0]
+    log = results / "recency/run_weibo.log"
+    log.write_bytes(b"".join(seal({"time": moment, **progress}) for moment in moments))
+    page = checked(look(site, "/run?name=recency&subset=weibo"))
+    [speed] = re.findall(r"Speed</figcaption>(<svg.*?</svg>)", page, re.DOTALL)
+    assert speed.count("<polyline") == 2 and ">hours<" in speed
+    log.write_bytes(b"".join(seal({"time": moment, **progress}) for moment in moments[:3]))
+    assert ">seconds<" in look(site, "/run?name=recency&subset=weibo")
 
 
 def test_failed_users_are_listed_with_why(site: Site, results: Path) -> None:

@@ -369,8 +369,8 @@ def test_day_of_a_resident_is_drawn_with_places_and_path(made: Path) -> None:
     card, *_ = users_of(made / "commuter/eval_report_beijing.html").cards
     assert card.count('class="bar ') > 1 and "<table>" in card and "<details" in card
     [path] = re.findall(r'class="line way" points="([^"]+)"', card)
-    places = set(re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', card))
-    assert {tuple(point.split(",")) for point in path.split()} <= places
+    places = {(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', card)}
+    assert {tuple(map(float, point.split(","))) for point in path.split()} <= places
     text = (made / "commuter/eval_report_beijing.html").read_text(encoding="utf-8")
     assert "Places, by what is done there</figcaption><svg" in text.partition('<script type="text/plain"')[0]
 
