@@ -69,7 +69,7 @@ def completion(text: str) -> bytes:
 
 
 class PromptHandler(BaseHTTPRequestHandler):
-    """HTTP/1.1 in silence, for well-formed requests: Python's own reads the headers of each as those of an e-mail, which
+    """HTTP/1.1 in silence, for well-formed requests: Python's own parser takes headers for those of an e-mail, which
     takes longer than most scripts do."""
 
     protocol_version = "HTTP/1.1"
