@@ -43,7 +43,7 @@ def provenance(bench: Bench) -> JSON:
 
 def stopped(bench: Bench, *words: str) -> None:
     """Play a few users, until a budget is reached."""
-    assert bench.run("--max-tokens", "60", *words, "--budget", "4ktok", limit=12) == 5
+    assert bench.run("--max-tokens", "60", *words, "--budget", "4ktok", limit=16) == 5
     assert bench.spent() > 0
 
 
@@ -64,7 +64,7 @@ def test_replies_of_an_address_without_a_price_have_none(bench: Bench, other: Ac
     stopped(bench)
     words = ("--budget", "1Mtok", "--api-url", other.url)
     if again == "run":
-        assert bench.run("--max-tokens", "60", *words, "--model", "a", limit=12) == 0
+        assert bench.run("--max-tokens", "60", *words, "--model", "a", limit=16) == 0
     else:
         assert bench.resume("--name", "a", *words) == 0
     cost = bench.cost()
@@ -94,7 +94,7 @@ def test_new_prices_are_those_of_each_address_and_later_sessions_add_theirs(benc
     both(bench, other, here=3)
     bench.account.prices["a"] = ("1.5", "0.3", "6")
     assert bench.resume("--budget", "5ktok") == 5
-    assert bench.resume("--budget", "6500tok", "--provider", "q") == 5
+    assert bench.resume("--budget", "9ktok", "--provider", "q") == 5
     there = other.total()
     both(bench, other, here=1, there=6)
     assert bench.command("reeval", "--no-html", "--new-prices", *bench.providers) in (0, 1)
