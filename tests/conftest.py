@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from harness.benchmarks.dailymobility import groundtruth
 from harness.benchmarks.dailymobility.groundtruth import GroundTruth
 from harness.client.connect import CA_FOLDERS, CA_VARIABLES
 from harness.model import JSON
+from harness.options import providers
 from harness.ui.streams import tell_warnings
 from tests.support import ROOT, examples
 
@@ -126,6 +128,14 @@ def ceilings_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GroundTruth, "ceiling", ceiling)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shipped_once() -> Iterator[None]:
+    """The shipped file of providers is read once: each command reads it, and nobody changes what it makes of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(providers, "shipped", cache(providers.shipped))
         yield
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.client.control import AdaptiveControl, FixedControl
-from tests.support import examples
+from tests.support import examples, first_quick
 
 SECONDS, SIGMA = 1.0, 0.5
 """Of the lognormal latency: its mean and the deviation of its logarithm."""
@@ -127,7 +127,7 @@ def thirty(now: float) -> int:
 # What an endpoint refuses
 
 
-@pytest.mark.parametrize("start", [4, 16, 64])
+@pytest.mark.parametrize("start", first_quick([4, 16, 64]))
 def test_limit_finds_thirty_slots_with_hardly_a_refusal(start: int) -> None:
     """3,000 requests of a second, 30 at once: 100 s at best, and 429 for whatever is too many."""
     runs = [Simulation(AdaptiveControl(start, 1, 1024), slots=thirty, seed=seed).run() for seed in SEEDS]
@@ -136,7 +136,7 @@ def test_limit_finds_thirty_slots_with_hardly_a_refusal(start: int) -> None:
     assert max(run.refused for run in runs) / 3000 <= 0.02
 
 
-@pytest.mark.parametrize("start", [4, 16, 64])
+@pytest.mark.parametrize("start", first_quick([64, 4, 16]))
 def test_requests_that_overtake_each_other_mislead_nobody(start: int) -> None:
     """Of a burst on new connections any may be the one refused: the limit falls to the slots and not below."""
     runs = [
@@ -196,7 +196,7 @@ def test_probes_stop_at_the_ceiling() -> None:
 
 
 @pytest.mark.parametrize("start", [4, 16, 64])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", first_quick([0, 1]))
 def test_latency_without_throughput_stops_the_climb_and_takes_it_back(start: int, seed: int) -> None:
     """Beyond 64 in service this endpoint answers no more a second: the limit stays near, and work goes on as fast."""
     control = AdaptiveControl(start, 1, 4096)
@@ -282,7 +282,7 @@ def test_fixed_limit_is_the_most_and_only_refusals_lower_it(
 
 
 @pytest.mark.parametrize("make", [lambda: AdaptiveControl(16, 1, 1024), lambda: FixedControl(64)], ids=["auto", "64"])
-@pytest.mark.parametrize("late", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("late", first_quick([1.0, 0.0, 0.2]))
 def test_capacity_that_drops_and_returns_is_soon_used_again(make: Callable[[], AdaptiveControl], late: float) -> None:
     """64 slots, 8 for ten seconds, and 64 again: 2,400 requests of half a second take 27.5 s at best.
 
@@ -312,7 +312,7 @@ def test_late_refusals_of_one_burst_halve_the_limit_at_most() -> None:
 
 
 @pytest.mark.parametrize(("share", "most"), [(0.05, 1 / 0.9), (0.2, 1.25)])
-@pytest.mark.parametrize("slots", [8, 16, 64])
+@pytest.mark.parametrize("slots", first_quick([16, 8, 64]))
 @pytest.mark.parametrize("bounded", [False, True])
 def test_refusals_that_do_not_depend_on_load_cost_no_throughput(
     share: float, most: float, slots: int, bounded: bool

@@ -1,25 +1,31 @@
 """Endpoints as their users report them, from outside: what they send is an answer, an unusable one, or a failure.
 
-Each case answers one user's first request in the odd way, and everything else as ever. What is read of it must be what
-the plain endpoint's run has, a failure, or an invalid answer of its kind; never another score.
+Each case answers one request in the odd way, and everything else as ever. What is read of it must be what the plain
+endpoint's run has, a failure, or an invalid answer of its kind; never another score. Cases of one outcome share a run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pytest
 
+from bench import limits
+from bench.limits import CHAIN
+from harness.benchmarks.streamprofile.synth import generate
 from harness.cli import main
-from tests.commands.test_commands import lines_of, write_tasks
+from tests.commands.test_commands import lines_of
 from tests.support.scripted import PromptHandler, answer, listening
 
 Body = dict[str, Any]
+Case = TypeVar("Case")
 Odd = Callable[[str], bytes]
 """From the text of the true answer to the bytes of a whole reply of HTTP."""
 
@@ -86,9 +92,12 @@ def call(arguments: Any) -> Body:
 # A run
 
 
+USERS, STEPS = 12, CHAIN
+
+
 @contextmanager
-def serving(odd: Odd | None) -> Iterator[tuple[str, list[Body]]]:
-    """Answer as the baseline; the first request of all, and no other, in the odd way."""
+def serving(odd: Sequence[Odd], every: int) -> Iterator[tuple[str, list[Body]]]:
+    """Answer as the baseline; the first of every so many requests in the next of the odd ways."""
     requests: list[Body] = []
 
     class Handler(PromptHandler):
@@ -96,8 +105,9 @@ def serving(odd: Odd | None) -> Iterator[tuple[str, list[Body]]]:
             body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
             requests.append(body)
             text = answer("baseline/recency", body["messages"], 0)
-            if odd is not None and len(requests) == 1:
-                self.wfile.write(odd(text))
+            number, rest = divmod(len(requests) - 1, every)
+            if rest == 0 and number < len(odd):
+                self.wfile.write(odd[number](text))
                 self.close_connection = True
             else:
                 self.wfile.write(http(200, plain(text)))
@@ -109,19 +119,20 @@ def serving(odd: Odd | None) -> Iterator[tuple[str, list[Body]]]:
 class Outcome:
     """What one run came to: its exit code, requests, predictions by step, kinds of invalid answers, and failures."""
 
-    def __init__(self, folder: Path, odd: Odd | None, *options: str) -> None:
-        folder.mkdir(exist_ok=True)
-        write_tasks(folder / "tasks", 2)
+    def __init__(self, folder: Path, odd: Sequence[Odd], *options: str, every: int = 1, users: int = 2) -> None:
+        (folder / "tasks").mkdir(parents=True)
+        chains = filter(None, map(limits.cut, generate("weibo", 100, 5, 6.0)))
+        (folder / "tasks/weibo_inference_tasks.jsonl").write_bytes(b"".join(islice(chains, users)))
         where = ["--tasks-dir", str(folder / "tasks"), "--results-dir", str(folder / "out"), "--no-html"]
         model = ["--model", "m", "--platform", "weibo", "--concurrency", "1", *options]
-        with serving(odd) as (url, self.requests):
+        with serving(odd, every) as (url, self.requests):
             self.code = main(["run", "--api-url", url, *model, *where])
         run = folder / "out/m"
         steps = [
             (line["user_id"], step) for line in _lines(run / "inference_results_weibo.jsonl") for step in line["steps"]
         ]
         self.scores = {(user, step["step_id"]): (step["prediction"], step["metrics"]) for user, step in steps}
-        self.invalid = {step["outcome"] for _, step in steps} - {"valid"}
+        self.invalid = [step["outcome"] for _, step in steps if step["outcome"] != "valid"]
         self.failures = [line["detail"] for line in _lines(run / "failures_weibo.jsonl")]
         self.retries = [line["kind"] for line in _lines(run / "run_weibo.log") if line["what"] == "retry"]
 
@@ -133,7 +144,21 @@ def _lines(path: Path) -> list[Body]:
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The run at an endpoint without any oddity."""
-    return Outcome(tmp_path_factory.mktemp("truth"), None)
+    return Outcome(tmp_path_factory.mktemp("truth"), [])
+
+
+@pytest.fixture(scope="module")
+def truths(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Of more users."""
+    return Outcome(tmp_path_factory.mktemp("truths"), [], users=USERS)
+
+
+STREAMS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def of_mode(cases: Mapping[str, Case], stream: bool) -> tuple[list[Case], tuple[str, ...]]:
+    """The cases that are streams, or that are none, and the options for them."""
+    return [case for name, case in cases.items() if ("stream" in name) == stream], ("--stream", "on") * stream
 
 
 # Cases
@@ -219,13 +244,13 @@ ANSWERED: dict[str, Odd] = {
 """Replies that hold the true answer."""
 
 
-@pytest.mark.parametrize("case", ANSWERED)
-def test_paid_answer_is_read_at_once(case: str, tmp_path: Path, truth: Outcome) -> None:
+@STREAMS
+def test_paid_answer_is_read_at_once(stream: bool, tmp_path: Path, truths: Outcome) -> None:
     """Wherever it is, and whatever is beside it: every score is that of a plain endpoint, with no further request."""
-    options = ("--stream", "on") if case.startswith("stream") else ()
-    outcome = Outcome(tmp_path, ANSWERED[case], *options)
-    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, [])
-    assert len(outcome.requests) == len(truth.requests)
+    odd, options = of_mode(ANSWERED, stream)
+    outcome = Outcome(tmp_path, odd, *options, users=USERS)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truths.scores, [])
+    assert len(outcome.requests) == len(truths.requests) == USERS * STEPS >= len(odd)
 
 
 ASKED_AGAIN: dict[str, Odd] = {
@@ -246,15 +271,18 @@ ASKED_AGAIN: dict[str, Odd] = {
 """Replies that are the model's own failure, or may be."""
 
 
-@pytest.mark.parametrize("case", ASKED_AGAIN)
-def test_unusable_reply_is_asked_for_again_and_then_invalid(case: str, tmp_path: Path, truth: Outcome) -> None:
+@STREAMS
+def test_unusable_reply_is_asked_for_again_and_then_invalid(stream: bool, tmp_path: Path, truths: Outcome) -> None:
     """With a note, which is no failed try; without another request the answer is invalid, and nothing is made up."""
-    options = ("--stream", "on") if "stream" in case else ()
-    outcome = Outcome(tmp_path / "again", ASKED_AGAIN[case], *options)
-    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, [])
-    assert outcome.requests[1]["messages"] != outcome.requests[0]["messages"]
-    once = Outcome(tmp_path / "once", ASKED_AGAIN[case], "--parse-retries", "0", *options)
-    assert (once.code, once.invalid, len(once.requests)) == (0, {"no_json"}, len(truth.requests))
+    odd, options = of_mode(ASKED_AGAIN, stream)
+    outcome = Outcome(tmp_path / "again", odd, *options, every=2, users=USERS)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truths.scores, [])
+    assert len(outcome.requests) == len(truths.requests) + len(odd)
+    messages = [request["messages"] for request in outcome.requests]
+    assert all(messages[2 * number] != messages[2 * number + 1] for number in range(len(odd)))
+    once = Outcome(tmp_path / "once", odd, "--parse-retries", "0", *options, every=2, users=USERS)
+    assert (once.code, once.invalid) == (0, ["no_json"] * len(odd))
+    assert len(once.requests) == len(truths.requests)
 
 
 FAILED: dict[str, tuple[str, Odd]] = {
@@ -287,71 +315,79 @@ FAILED: dict[str, tuple[str, Odd]] = {
 """Replies that are the endpoint's failure, and its kind."""
 
 
-@pytest.mark.parametrize("case", FAILED)
-def test_failure_of_the_endpoint_is_tried_again_and_no_score(case: str, tmp_path: Path, truth: Outcome) -> None:
+@STREAMS
+def test_failure_of_the_endpoint_is_tried_again_and_no_score(stream: bool, tmp_path: Path, truths: Outcome) -> None:
     """A later try scores as ever; without one that user fails, and the others' scores are theirs."""
-    kind, odd = FAILED[case]
-    options = ("--stream", "on") if case.startswith("stream") else ()
-    outcome = Outcome(tmp_path / "again", odd, *options)
-    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, [kind])
-    once = Outcome(tmp_path / "once", odd, "--max-retries", "0", *options)
-    assert (once.code, once.invalid) == (1, set())
-    assert once.scores and once.scores.items() < truth.scores.items()
-    assert [detail.partition(":")[0] for detail in once.failures] == [kind]
+    cases, options = of_mode(FAILED, stream)
+    kinds, odd = [kind for kind, _ in cases], [reply for _, reply in cases]
+    outcome = Outcome(tmp_path / "again", odd, *options, every=2, users=USERS)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truths.scores, kinds)
+    # Each user who fails is followed by one who does not.
+    once = Outcome(tmp_path / "once", odd, "--max-retries", "0", *options, every=1 + STEPS, users=USERS)
+    assert (once.code, once.invalid) == (1, [])
+    assert len(once.scores) == STEPS * (USERS - len(odd)) and once.scores.items() < truths.scores.items()
+    assert [detail.partition(":")[0] for detail in once.failures] == kinds
 
 
 def test_body_limit_of_a_proxy_fails_its_user_and_is_no_answer(tmp_path: Path, truth: Outcome) -> None:
     """The page of a proxy in front of the endpoint says nothing about the model's context."""
     page = b"<html><head><title>413 Request Entity Too Large</title></head></html>"
-    outcome = Outcome(tmp_path, lambda text: http(413, page))
-    assert (outcome.code, outcome.invalid, len(outcome.failures)) == (1, set(), 1)
+    outcome = Outcome(tmp_path, [lambda text: http(413, page)])
+    assert (outcome.code, outcome.invalid, len(outcome.failures)) == (1, [], 1)
     assert outcome.scores.items() < truth.scores.items()
 
 
-@pytest.mark.parametrize("status", [400, 413, 422, 500, 503])
-def test_too_long_a_context_is_an_invalid_answer_under_every_status(status: int, tmp_path: Path) -> None:
+def test_too_long_a_context_is_an_invalid_answer_under_every_status(tmp_path: Path) -> None:
     """The protocol's own error is the step's, and the user goes on."""
     words = "This model's maximum context length is 8192 tokens."
-    outcome = Outcome(tmp_path, lambda text: refused(status, words, code="context_length_exceeded"))
-    assert (outcome.code, outcome.invalid, outcome.retries) == (0, {"context_length"}, [])
+    statuses = (400, 413, 422, 500, 503)
+    odd = [partial(refused_whatever, status, words, code="context_length_exceeded") for status in statuses]
+    outcome = Outcome(tmp_path, odd)
+    assert (outcome.code, outcome.invalid, outcome.retries) == (0, ["context_length"] * len(odd), [])
 
 
 def test_message_that_the_model_could_not_finish_is_an_invalid_answer(tmp_path: Path) -> None:
     """As one that was cut off at its length, under OpenAI's status 400."""
     words = "Could not finish the message because max_tokens or model output limit was reached."
-    outcome = Outcome(tmp_path, lambda text: refused(400, words))
-    assert (outcome.code, outcome.invalid, outcome.retries) == (0, {"length"}, [])
+    outcome = Outcome(tmp_path, [lambda text: refused(400, words)])
+    assert (outcome.code, outcome.invalid, outcome.retries) == (0, ["length"], [])
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"error": {"message": "Rate limit reached for requests"}},
-        {"code": 50603, "msg": "Too many requests, slow down"},
-        {"status": "449", "error_msg": "You exceeded your current rate limit"},
-        {"detail": "请求过于频繁", "choices": []},
-    ],
+def refused_whatever(status: int, message: str, text: str, **more: Any) -> bytes:
+    return refused(status, message, **more)
+
+
+RATES: tuple[Body, ...] = (
+    {"error": {"message": "Rate limit reached for requests"}},
+    {"code": 50603, "msg": "Too many requests, slow down"},
+    {"status": "449", "error_msg": "You exceeded your current rate limit"},
+    {"detail": "请求过于频繁", "choices": []},
 )
-def test_words_of_a_rate_limit_in_a_200_are_a_rate_limit(data: Body, tmp_path: Path, truth: Outcome) -> None:
+
+
+def test_words_of_a_rate_limit_in_a_200_are_a_rate_limit(tmp_path: Path, truth: Outcome) -> None:
     """Which is waited for, and counts as no failed try."""
-    outcome = Outcome(tmp_path, lambda text: http(200, data), "--max-retries", "0")
-    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, ["http_429"])
+    odd = [partial(whatever, data) for data in RATES]
+    outcome = Outcome(tmp_path, odd, "--max-retries", "0", every=2)
+    assert (outcome.code, outcome.scores, outcome.retries) == (0, truth.scores, ["http_429"] * len(odd))
 
 
-@pytest.mark.parametrize("name", ["msg", "error_msg", "errmsg", "message", "detail", "note"])
-def test_endpoint_s_own_words_are_shown_whatever_they_are_called(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def whatever(data: Body, text: str) -> bytes:
+    return http(200, data)
+
+
+def test_endpoint_s_own_words_are_shown_whatever_they_are_called(tmp_path: Path) -> None:
     """In the failure of the user whom they met."""
-    outcome = Outcome(
-        tmp_path, lambda text: http(200, {name: "the hamster sleeps", "body": None}), "--max-retries", "0"
-    )
-    assert outcome.code == 1
-    assert "the hamster sleeps" in outcome.failures[0]
+    names = ("msg", "error_msg", "errmsg", "message", "detail", "note")
+    odd = [partial(whatever, {name: f"the hamster {name} sleeps", "body": None}) for name in names]
+    outcome = Outcome(tmp_path, odd, "--max-retries", "0", every=1 + STEPS, users=2 * len(names))
+    assert outcome.code == 1 and len(outcome.failures) == len(names)
+    for name, detail in zip(names, outcome.failures, strict=True):
+        assert f"the hamster {name} sleeps" in detail
 
 
 def test_expired_token_in_a_200_is_a_refusal_in_the_endpoint_s_words(tmp_path: Path) -> None:
     """It is tried again, and passes here."""
-    outcome = Outcome(tmp_path, lambda text: http(200, {"status": "439", "msg": "Your API Token has expired."}))
-    assert (outcome.code, len(outcome.requests)) == (0, 6)
+    outcome = Outcome(tmp_path, [lambda text: http(200, {"status": "439", "msg": "Your API Token has expired."})])
+    assert (outcome.code, len(outcome.requests)) == (0, 1 + 2 * STEPS)
     assert "Your API Token has expired." in (tmp_path / "out/m/run_weibo.log").read_text()

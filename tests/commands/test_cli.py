@@ -959,6 +959,8 @@ def test_library_that_would_end_the_process_for_want_of_memory_does_not(tmp_path
         "dailymobility",
         "--model",
         "baseline/commuter",
+        "--limit",
+        "3",
         "--tasks-dir",
         ROOT / "harness" / "sample",
         "--results-dir",

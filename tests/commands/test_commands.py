@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from harness.benchmarks.streamprofile.synth import generate
+from harness.benchmarks.streamprofile.task import PLATFORMS
 from harness.cli import main
 from harness.client import health
 from harness.store.log import seal, unseal
@@ -456,8 +457,11 @@ def test_stats_leaves_the_average_blank_unless_all_five_are_complete(
 ) -> None:
     """One workbook a metric; an average over fewer platforms than five would compare with nothing."""
     out = ["--results-dir", str(tmp_path)]
+    for platform in PLATFORMS:
+        write_tasks(tmp_path / "tasks", 3, platform)
     for options in (["--platform", "weibo", "--name", "one"], ["--name", "five"]):
-        main(["run", "--model", "baseline/recency", "--demo", "--no-html", *options, *out])
+        where = ["--tasks-dir", str(tmp_path / "tasks"), "--no-html", *out]
+        assert main(["run", "--model", "baseline/recency", *options, *where]) == 0
     capsys.readouterr()
     assert main(["stats", "--json", "--excel", *out]) == 0
     tables = json.loads(capsys.readouterr().out)

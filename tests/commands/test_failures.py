@@ -105,8 +105,7 @@ def failures(harness: Commands) -> list[tuple[str, int]]:
 # A firewall, a model that some of several servers lack
 
 
-@pytest.mark.parametrize("status", [401, 402, 403])
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize(("status", "concurrency"), [(401, 1), (402, 8), (403, 8), (403, 1)])
 def test_user_whose_prompt_a_firewall_blocks_fails_alone_also_as_the_first(
     harness: Commands, status: int, concurrency: int
 ) -> None:

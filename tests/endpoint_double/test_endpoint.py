@@ -22,7 +22,7 @@ from harness.client.address import Address
 from harness.client.baselines import Baselines
 from harness.client.http import Client
 from harness.errors import BadInput
-from tests.support import ROOT, malformed
+from tests.support import BOTH_LOOPS, ROOT, malformed
 from tests.support.embedded import session_with
 from tests.support.endpoint_double import faults
 from tests.support.endpoint_double.app import MODELS, OVER_LIMIT, Embedded, Options, delay, start
@@ -33,9 +33,6 @@ from tests.support.scripted import answer
 
 MESSAGES = [{"role": "user", "content": '[1] Content: 早\nTags: 猫\n从 ["狗", "猫", "鸟", "鱼"] 里选'}]
 TEXT = answer("baseline/recency", MESSAGES, 0)
-BOTH_LOOPS = pytest.mark.parametrize(
-    "anyio_backend", [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})], ids=["asyncio", "uvloop"]
-)
 HANGS = 60  # seconds; reached only by a test that would wait for ever
 
 

@@ -404,15 +404,15 @@ def test_values_are_quoted_as_they_stand_in_json() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("name", "kind"), EVERY_ERROR)
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_each_error_comes_with_its_status_and_body(name: str, kind: str, streamed: bool) -> None:
+async def test_each_error_comes_with_its_status_and_body(name: str, kind: str) -> None:
     """As a fault it comes in place of the completion, streamed or not, with the provider's headers."""
     error = imitate.load(name).errors[kind]
     async with session_with(Options(imitate=name, faults=FaultPlan(1.0, (kind,)))) as (endpoint, session):
-        status, body, headers = await post(endpoint, session, call(stream=streamed))
-    assert (status, body) == (error.status, error.reply("some-model").body)
-    assert orjson.loads(body) and headers["Content-Type"] == "application/json"
-    assert all(headers[header] == value for header, value in error.headers.items())
+        for streamed in (False, True):
+            status, body, headers = await post(endpoint, session, call(stream=streamed))
+            assert (status, body) == (error.status, error.reply("some-model").body)
+            assert orjson.loads(body) and headers["Content-Type"] == "application/json"
+            assert all(headers[header] == value for header, value in error.headers.items())
 
 
 @pytest.mark.anyio

@@ -303,22 +303,19 @@ def test_resumed_run_is_where_it_was_with_the_key_of_today(
 
 
 @pytest.mark.parametrize(
-    "address_from", [None, "LLM_API_BASE", "--api-url", "provider", "--config /x", "--settings /x"]
-)
-@pytest.mark.parametrize(
     "environment", [{}, {"LLM_API_KEY": "llm-key"}, {**LLM, "LLM_API_BASE": OTHER}, OPENAI, {**LLM, **OPENAI}]
 )
-@pytest.mark.parametrize(
-    "url", ["https://theirs.example/v1", f"{RELAY} https://theirs.example/v1", " ", "http://[", "x"]
-)
-def test_no_manifest_moves_a_request(address_from: str | None, environment: dict[str, str], url: str) -> None:
+def test_no_manifest_moves_a_request(environment: dict[str, str]) -> None:
     """Whatever way it claims: no address is taken from it, and of several none that no variable has."""
-    try:
-        found = again(options(), environment, None, url, None, address_from=address_from)
-    except BadInput as error:
-        assert "--api-url" in str(error)
-    else:
-        assert [one.url for one in found.addresses] == [environment.get("LLM_API_BASE")] and RELAY in url
+    ways = (None, "LLM_API_BASE", "--api-url", "provider", "--config /x", "--settings /x")
+    urls = ("https://theirs.example/v1", f"{RELAY} https://theirs.example/v1", " ", "http://[", "x")
+    for way, url in product(ways, urls):
+        try:
+            found = again(options(), environment, None, url, None, address_from=way)
+        except BadInput as error:
+            assert "--api-url" in str(error), (way, url)
+        else:
+            assert [one.url for one in found.addresses] == [environment.get("LLM_API_BASE")] and RELAY in url, way
 
 
 def test_resume_takes_from_the_environment_what_files_leave_out_of_an_address() -> None:

@@ -28,7 +28,7 @@ from harness.printable import as_json, in_lines, on_one_line
 from harness.reporting import text
 from harness.ui import progress
 from harness.ui.console import SharedConsole
-from tests.support import ROOT, Terminal
+from tests.support import ROOT, Terminal, first_quick
 from tests.support.scripted import baseline, serving
 from tests.ui.test_display import SUBSET, snapshot
 
@@ -186,7 +186,7 @@ def output(words: tuple[str, ...], folder: Folder, terminal: bool, patch: pytest
     return code, out.getvalue(), err.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [False, True], ids=["pipe", "terminal"])
+@pytest.mark.parametrize("terminal", first_quick([True, False]), ids=["terminal", "pipe"])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_no_name_steers_the_terminal_or_breaks_a_row(
     words: tuple[str, ...], terminal: bool, folders: tuple[Folder, Folder], monkeypatch: pytest.MonkeyPatch

@@ -108,14 +108,22 @@ def losses(disk: RecordingDisk, few: bool = False) -> Iterator[Loss]:
                 yield Loss(held, frozenset(power.acknowledged))
 
 
-@pytest.mark.parametrize("power", [pytest.param(False, marks=pytest.mark.slow), True], ids=["process", "power"])
-def test_every_loss_of_power_in_a_small_run_is_survived(tmp_path: Path, power: bool) -> None:
+@pytest.mark.parametrize(
+    ("power", "few"),
+    [
+        pytest.param(False, True, marks=pytest.mark.slow, id="process, few"),
+        pytest.param(True, True, id="power, few"),
+        pytest.param(True, False, marks=pytest.mark.slow, id="power"),
+    ],
+)
+def test_every_loss_of_power_in_a_small_run_is_survived(tmp_path: Path, power: bool, few: bool) -> None:
     """With either durability the run ends as if nothing had happened; with `power` nothing reported as saved is lost.
 
-    Without it, nothing is synced but what replaces another file.
+    Without it, nothing is synced but what replaces another file; any content of files then is drawn in
+    `test_losses_of_power_and_deaths_in_any_order_are_survived`.
     """
     bench = Bench(tmp_path, ONE, power)
-    for loss in losses(bench.recorded()):
+    for loss in losses(bench.recorded(), few):
         bench.check(loss)
 
 

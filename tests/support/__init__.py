@@ -37,6 +37,13 @@ def first_quick(values: Iterable[Any]) -> list[Any]:
     return [first, *slow]
 
 
+UVLOOP, ASYNCIO = (("asyncio", {"use_uvloop": quick}) for quick in (True, False))
+BOTH_LOOPS = pytest.mark.parametrize(
+    "anyio_backend", [UVLOOP, pytest.param(ASYNCIO, marks=pytest.mark.slow)], ids=["uvloop", "asyncio"]
+)
+"""The quick tests have the loop that runs have."""
+
+
 class Terminal(io.StringIO):
     """Output that goes to a terminal."""
 

@@ -69,7 +69,7 @@ def test_a_pool_smaller_than_what_is_asked_for_is_drawn_whole() -> None:
 
 
 def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> None:
-    """Recall as added up over the users' steps by hand; the mean of 40 other sets of draws is within two errors."""
+    """Recall as added up over the users' steps by hand; the mean of 20 other sets of draws is within two errors."""
     users, found = records(), report([records()])
     shares = []
     for line in generate("weibo", 40, 3, 3.0):
@@ -83,7 +83,7 @@ def test_the_chance_level_of_shares_is_exact_and_that_of_f1_has_its_error() -> N
     assert len(users) == 40 and found.chance["Recall"] == pytest.approx(sum(shares) / len(shares), rel=1e-12)
     assert set(found.chance_error) == {"F1^NS", "FWT F1^NS", "FWT F1^NS (per step)"}
     others = []
-    for number in range(40):
+    for number in range(20):
         changed = [Record(user.key, {**user.data, "steps": reseeded(user.data["steps"], number)}) for user in users]
         others.append(report([changed]).chance["F1^NS"])
     assert np.std(others) == pytest.approx(found.chance_error["F1^NS"], rel=0.4)

@@ -170,8 +170,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_breaks_the_contract_is_found(tmp_path: Path, what: str) -> None:
+def test_what_breaks_the_contract_is_found(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own check, whatever others say."""
     check, before, after, words = BROKEN[what]
+    needed = {name: checking.CHECKS[name] for name in checking.CHECKS if name in (*checking.FIRST, check)}
+    monkeypatch.setattr(checking, "CHECKS", needed)
     file = Path(shutil.copy(STARS, tmp_path / "stars.py"))
     changed(file, before, after)
     if what == "the truth by another way":

@@ -164,7 +164,7 @@ def test_first_replies_without_a_limit_are_announced(bench: Bench) -> None:
 def test_shared_budget_holds_where_its_runs_are_resumed_one_by_one(bench: Bench) -> None:
     """Over commands: what the others have spent counts."""
     words = ("--max-tokens", "60", "--budget")
-    assert bench.run("--model", "p:a", "--model", "p:b", *words, "0.006usd", limit=30) == 5
+    assert bench.run("--model", "p:a", "--model", "p:b", *words, "0.006usd", limit=12) == 5
     assert 0 < bench.spent() <= Fraction("0.006")
     for name in "ab":
         assert bench.resume("--name", name, "--budget", "0.008usd") in (0, 5)
@@ -181,7 +181,7 @@ def test_replies_of_before_a_budget_count_towards_it(bench: Bench) -> None:
     assert bench.run("--max-tokens", "60", limit=4) == 0
     before, words = bench.spent(), ("--max-tokens", "60", "--budget", "0.005usd")
     for _ in range(2):
-        assert bench.run(*words, limit=40) == 5
+        assert bench.run(*words, limit=12) == 5
         assert before < bench.spent() <= Fraction("0.005")
 
 

@@ -106,7 +106,10 @@ def test_with_yes_the_run_goes_on(tmp_path: Path) -> None:
     assert a == b
 
 
-@pytest.mark.parametrize(("answer", "left", "code"), [("y\n", 12, 0), ("\n", 10, 5), ("n\n", 10, 5), ("", 10, 5)])
+@pytest.mark.parametrize(
+    ("answer", "left", "code"),
+    [("y\n", 12, 0), ("\n", 10, 5), *[pytest.param(no, 10, 5, marks=pytest.mark.slow) for no in ("n\n", "")]],
+)
 def test_one_question_for_all_models(
     answer: str, left: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import orjson
 import pytest
 
 import harness
+from harness.cli import main
 from harness.errors import MachineError
 from harness.extensions.ray import Ray, crew
 from harness.extensions.ray.crew import WorkerGone
@@ -28,7 +29,7 @@ from tests.support import first_quick
 from tests.support.plugins import Commands
 from tests.support.scripted import Server, baseline, by_turns, serving
 
-USERS = ("--demo", "--platform", "weibo", "--limit", "30", "--no-html", "--name", "r")
+USERS = ("--demo", "--platform", "weibo", "--limit", "16", "--no-html", "--name", "r")
 RESULTS, RESPONSES = "inference_results_weibo.jsonl", "responses_weibo.jsonl"
 IN_FLIGHT = 4
 ON_TWO = ("--engine", "ray", "--workers", "2")
@@ -46,12 +47,13 @@ def at(server: Server, *words: object) -> tuple[object, ...]:
     )
 
 
-@pytest.fixture
-def local(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[bytes, Counter[bytes]]:
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Counter[bytes]]:
     """The results and the requests of one process."""
+    folder = tmp_path_factory.mktemp("local")
     with serving(baseline) as server:
-        Commands(tmp_path / "local", capsys)(*at(server))
-    return (tmp_path / "local" / "r" / RESULTS).read_bytes(), Counter(server.bodies)
+        assert main([*map(str, at(server)), "--results-dir", str(folder)]) == 0
+    return (folder / "r" / RESULTS).read_bytes(), Counter(server.bodies)
 
 
 def saved(folder: Path) -> list[dict[str, Any]]:
@@ -225,7 +227,7 @@ def test_workers_reuse_the_replies_of_another_run(
     commands = Commands(tmp_path, capsys)
     with serving(baseline) as server:
         few = [*at(server)]
-        few[few.index("30")], few[few.index("r")] = "10", "earlier"
+        few[few.index("16")], few[few.index("r")] = "6", "earlier"
         commands(*few)
         earlier = len(server.bodies)
         requests, replies = [], []
@@ -276,9 +278,9 @@ def test_worker_that_was_stopped_asks_before_it_sends(
     begins, counts = list[int](), list[int]()
 
     def clock() -> float:
-        """Ten seconds go by with each tenth request: as long as a lease."""
+        """Ten seconds go by with each fourth request: as long as a lease."""
         counts.append(len(server.bodies))
-        return LEASE_SECONDS * (counts[-1] // 10)
+        return LEASE_SECONDS * (counts[-1] // 4)
 
     def watch(number: int, worker: Near) -> None:
         turn = worker.player.turn
@@ -294,7 +296,7 @@ def test_worker_that_was_stopped_asks_before_it_sends(
     with serving(baseline) as server:
         Commands(tmp_path, capsys)(*at(server, "--concurrency", "1"), "--engine", "ray", "--workers", "1")
     leased_at = {counts[begin] for begin in begins}
-    asleep = set(range(10, len(server.bodies), 10))
+    asleep = set(range(4, len(server.bodies), 4))
     assert len(asleep) > 10 and asleep <= leased_at
     assert (tmp_path / "r" / RESULTS).read_bytes() == local[0]
 
@@ -305,7 +307,7 @@ def test_signal_saves_what_is_answered(
     """On all workers: exit code 130, and `resume` without Ray requests the rest alone."""
 
     def interrupting(body: dict[str, Any]) -> tuple[int, bytes]:
-        if len(server.bodies) == 40:
+        if len(server.bodies) == 20:
             os.kill(os.getpid(), signal.SIGINT)
         return baseline(body)
 
@@ -327,9 +329,9 @@ def test_engines_take_turns_with_repeats(tmp_path: Path, capsys: pytest.CaptureF
     commands = Commands(tmp_path, capsys)
     with serving(baseline) as server:
         few = [*at(server, *words)]
-        few[few.index("30")] = "10"
+        few[few.index("16")] = "5"
         commands(*few, *ON_TWO)
-        few[few.index("10")] = "20"
+        few[few.index("5")] = "10"
         commands(*few)
         commands(*at(server, *words), *ON_TWO)
     assert Counter(server.bodies) == requests
@@ -370,7 +372,7 @@ def test_shares_never_exceed_the_limit(tmp_path: Path, capsys: pytest.CaptureFix
     rate: dict[int, float] = {}
     cluster.change = watch
     with serving(timed) as server:
-        Commands(tmp_path, capsys)(*at(server), "--rpm", "6000", "--engine", "ray", "--workers", "3")
+        Commands(tmp_path, capsys)(*at(server), "--limit", "30", "--rpm", "6000", "--engine", "ray", "--workers", "3")
     assert max(sums) == 4 and max(rates) == 6000.0
     assert arrivals[-1] - arrivals[0] > 0.7 * (len(arrivals) - 1) / 100  # a part may begin with a tenth of a second's
 
@@ -504,7 +506,7 @@ def test_display_counts_what_workers_did(tmp_path: Path, cluster: Place) -> None
             api_url=server.url,
             demo=True,
             subset="weibo",
-            limit=30,
+            limit=16,
             concurrency=IN_FLIGHT,
             results_dir=tmp_path,
             html=False,
@@ -513,5 +515,5 @@ def test_display_counts_what_workers_did(tmp_path: Path, cluster: Place) -> None
         )
     last = seen[-1].subsets[0]
     assert all(shown.subsets[0].steps_done <= last.steps for shown in seen)
-    assert (last.done, last.scored_users, last.steps_done) == (30, 30, last.steps)
+    assert (last.done, last.scored_users, last.steps_done) == (16, 16, last.steps)
     assert seen[-1].requests == len(server.bodies)

@@ -43,7 +43,7 @@ def provenance(bench: Bench) -> JSON:
 
 def stopped(bench: Bench, *words: str) -> None:
     """Play a few users, until a budget is reached."""
-    assert bench.run("--max-tokens", "60", *words, "--budget", "4ktok", limit=20) == 5
+    assert bench.run("--max-tokens", "60", *words, "--budget", "4ktok", limit=16) == 5
     assert bench.spent() > 0
 
 
@@ -64,7 +64,7 @@ def test_replies_of_an_address_without_a_price_have_none(bench: Bench, other: Ac
     stopped(bench)
     words = ("--budget", "1Mtok", "--api-url", other.url)
     if again == "run":
-        assert bench.run("--max-tokens", "60", *words, "--model", "a", limit=20) == 0
+        assert bench.run("--max-tokens", "60", *words, "--model", "a", limit=16) == 0
     else:
         assert bench.resume("--name", "a", *words) == 0
     cost = bench.cost()

@@ -27,10 +27,11 @@ from harness.benchmarks.dailymobility.agents.runner import Runner
 from harness.benchmarks.dailymobility.agents.session import Session, play
 from harness.errors import AgentFailed, EndpointStopped, GaveUp, MachineError, Rejected
 from harness.model import Completion, Request
+from tests.support import first_quick
 from tests.support.agent_town import played, resident, runner, saying, silence, written
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+LOOPS = pytest.mark.parametrize("run", first_quick([uvloop.run, asyncio.run]), ids=["uvloop", "asyncio"])
 LIMIT = 0.03
 """Seconds that an agent may hold up these tests."""
 
