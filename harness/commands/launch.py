@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 from rich.console import Console
 
 from harness.benchmarks import usage
-from harness.commands.notices import Printer, ends, notices, resume_commands
+from harness.commands.notices import Printer, ends, notices, resume_commands, without_price
 from harness.engine.events import Emit, Event, Scored
 from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions
@@ -53,10 +53,17 @@ def launch(
             if left := [one.plan for one in sessions if one.is_resumable]:
                 for command in resume_commands(left, hooks):
                     say(f"resume with: {command}")
-        held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
-        if words := next(filter(None, held_up), None):  # all share the event loop
+        for words in _afterwards([session for session in sessions if session.schedule]):
             say(words)
     return max([code, *[session.code or 0 for session in sessions]])
+
+
+def _afterwards(played: Sequence[Session]) -> Iterator[str]:
+    """Yield, once for all sessions that were played, what would have been good to know before."""
+    if words := without_price([session.plan for session in played]):
+        yield words
+    held_up = [usage.bottleneck(session.schedule) for session in played if session.schedule]
+    yield from [words for words in held_up if words][:1]  # all share the event loop
 
 
 def _open(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
+from harness.client.address import public_url
 from harness.client.connect import DIRECTLY, connection
 from harness.client.replies import REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price, money_text
@@ -172,12 +174,23 @@ def notices(plan: Plan) -> Iterator[str]:
         if (way := connection(one, 1).way) != DIRECTLY:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
-        yield f"no key found for {plan.endpoint}: requests are sent without one"
-    elif plan.price is None and not (provider and not provider.key_required):
-        model = plan.sampling.model
-        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one, write {HOW_TO_PRICE})"
+        yield f"no key found for {plan.endpoint}: requests are sent without one{_key_not_sent()}"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
+
+
+def _key_not_sent() -> str:
+    """Return which variable holds a key for another address, and what to do; empty without one."""
+    if "OPENAI_API_KEY" not in os.environ:
+        return ""
+    owner = os.environ.get("OPENAI_BASE_URL") or "OpenAI"
+    return f" (OPENAI_API_KEY is for {public_url(owner)}, so it is not sent: put this endpoint's key into LLM_API_KEY)"
+
+
+def without_price(plans: Sequence[Plan]) -> str:
+    """Return that no price is known of models whose endpoint may bill; empty if none is so."""
+    models = [plan.sampling.model for plan in plans if plan.found and plan.found.key_from and plan.price is None]
+    return f"no price is known for {', '.join(dict.fromkeys(models))}; give {HOW_TO_PRICE}" if models else ""
 
 
 def _ending(plan: Plan, ending: HarnessError) -> str:

@@ -77,8 +77,8 @@ def execute(args: Options) -> int:
         show_json(rows)
     elif rows:
         _print(rows)
-    else:
-        console().print(f"no run under {args.results_dir}", soft_wrap=True)
+    elif not (skipped or unnamed):
+        raise selection.nothing_found(args)
     return max(skipped, unnamed, failed)
 
 
