@@ -183,8 +183,9 @@ def _key_not_sent() -> str:
     """Return which variable holds a key for another address, and what to do; empty without one."""
     if "OPENAI_API_KEY" not in os.environ:
         return ""
-    owner = os.environ.get("OPENAI_BASE_URL") or "OpenAI"
-    return f" (OPENAI_API_KEY is for {public_url(owner)}, so it is not sent: put this endpoint's key into LLM_API_KEY)"
+    address = os.environ.get("OPENAI_BASE_URL")
+    owner = public_url(address) if address else "OpenAI"
+    return f" (OPENAI_API_KEY is for {owner}, so it is not sent: put this endpoint's key into LLM_API_KEY)"
 
 
 def without_price(plans: Sequence[Plan]) -> str:

@@ -67,16 +67,16 @@ def _convert(path: Path, suffix: str, target: IO[bytes]) -> None:
 def _csv_lines(source: IO[bytes]) -> Iterator[bytes]:
     """Yield a line for each row, as text by column, at the number of the row's last line in the file."""
     csv.field_size_limit(FIELD_BYTES)
-    rows = csv.DictReader(io.TextIOWrapper(source, encoding="utf-8-sig", newline=""), strict=True)
-    written = 0
-    for row in rows:
-        if None in row or None in row.values():
-            raise ValueError(
-                f"line {rows.line_num}: expected {len(rows.fieldnames or ())} fields, as in the first line"
-            )
-        yield b"\n" * (rows.line_num - 1 - written)
-        yield orjson.dumps(row) + b"\n"
-        written = rows.line_num
+    with io.TextIOWrapper(source, encoding="utf-8-sig", newline="") as text:
+        rows = csv.DictReader(text, strict=True)
+        written = 0
+        for row in rows:
+            if None in row or None in row.values():
+                fields = len(rows.fieldnames or ())
+                raise ValueError(f"line {rows.line_num}: expected {fields} fields, as in the first line")
+            yield b"\n" * (rows.line_num - 1 - written)
+            yield orjson.dumps(row) + b"\n"
+            written = rows.line_num
 
 
 def _parquet_lines(source: IO[bytes]) -> Iterator[bytes]:
