@@ -409,6 +409,9 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         rivals="instead",
     )
     reeval: bool = option(False, "score the saved answers again instead, as `reeval` does", rivals="instead")
+    detach: bool = option(
+        False, "play in a process of its own, print the run's name and return; `watch` shows it", once=True
+    )
     restart: bool = option(
         False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
     )
