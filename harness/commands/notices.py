@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 
@@ -20,17 +21,22 @@ from harness.cost import HOW_TO_PRICE, Price, money_text
 from harness.engine import events
 from harness.engine.events import Event
 from harness.engine.hooks import Hooks
+from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
+from harness.model import JSON
 from harness.options import providers
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, running
+from harness.reporting.report_files import loaded
 from harness.scoring.reports import Report
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
 ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
+OUTCOMES = events.Scored, events.Unchanged, events.LeftOpen, events.Dropped, events.Ended
+"""What runs have come to, one of them for each."""
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
 WARNINGS_SHOWN = 5
@@ -38,14 +44,20 @@ WARNINGS_SHOWN = 5
 
 
 class Printer:
-    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own."""
+    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own.
 
-    def __init__(self, console: Console, hooks: Sequence[Hooks], *, alone: bool) -> None:
+    With `quiet` only what runs have come to is printed.
+    """
+
+    def __init__(self, console: Console, hooks: Sequence[Hooks], *, alone: bool, quiet: bool = False) -> None:
         self._console, self._hooks, self._alone = console, hooks, alone
+        self._quiet = quiet
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.Failed):
             tell(f"{event.what}: {event.error}")
+        if self._quiet and not isinstance(event, OUTCOMES):
+            return
         for words in self._lines(event):
             self._console.print(words, **PLAIN)
 
@@ -88,7 +100,8 @@ class Printer:
                 yield f"{label}{batches} at the provider: `resume` picks up their replies"
         elif event.failed:
             yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
-        yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
+        if not self._quiet:
+            yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
         if event.diverged:
             yield (
                 f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
@@ -134,6 +147,24 @@ def _left_open(event: events.LeftOpen) -> str:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
+
+
+def outcome(run: Run, session: Session) -> JSON:
+    """Return what a run has come to, for programs: its state, its users, and the figures of its report."""
+    path = run.store.files.report("json")
+    report = loaded(path) if path.exists() else None
+    return {
+        "name": session.plan.name,
+        "subset": run.subset,
+        "model": session.plan.sampling.model,
+        "state": run.manifest.state,
+        "users": run.users,
+        "done": run.users_done,
+        "failed": run.failed,
+        "report": str(path) if report else None,
+        "metrics": to_builtins(report.metrics) if report else {},
+        "cost": to_builtins(report.cost) if report and report.cost else None,
+    }
 
 
 def ends(sessions: Sequence[Session]) -> Table:
