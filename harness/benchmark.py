@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from harness.benchmarks import settings as own_settings
+from harness.benchmarks.files import in_any_format
 from harness.benchmarks.user_code import guarded
 from harness.chat import ASKING, Asking, Chat
 from harness.defaults import TASKS_FOLDER, TEMPERATURE
@@ -232,8 +233,11 @@ class TaskFiles:
     truth_sha256: str = ""
 
     def file_in(self, folder: Path, name: str) -> Path:
-        """Return the path of a tasks file or data file in a tasks folder, whether it exists or not."""
-        return folder / name
+        """Return the path of a tasks file or data file in a tasks folder, whether it exists or not.
+
+        A tasks file may have any of the formats that the harness reads, with their endings.
+        """
+        return in_any_format(folder / name)
 
     def outline(self, line: JSON, subset: str) -> tuple[Any, int] | None:
         """Return key and steps of a line without making its task, for a faster index; None to have `parse` do it.

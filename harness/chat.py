@@ -191,11 +191,11 @@ class Chat:
             self._judged(completion, error)
             if error.final or number > retries + 1:
                 raise error
-            note, last = self._note.json if json else self._note.text, messages[-1]
+            note = self._note.json if json else self._note.text
             note = note.format(why=error.why or self._note.reasons.get(error.kind, error.kind))
             if number > 2 and not self._same_note:
                 note += self._note.again.format(number=number)
-            request = replace(request, messages=(*messages[:-1], Message(last.role, last.content + note)))
+            request = replace(request, messages=(*messages[:-1], messages[-1].with_note(note)))
         raise AssertionError("the last try returns or raises")
 
     def _request(self, messages: tuple[Message, ...], json: bool, schema: JSON | None) -> Request:

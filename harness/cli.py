@@ -164,6 +164,10 @@ def _main(arguments: list[str], *, may_restart: bool) -> int:
     found = parsed(arguments)
     if may_restart:
         hash_seed.fix(found.interface.command, found.args, os.environ)
+    if getattr(found.args, "detach", False):
+        from harness.commands import detach
+
+        return detach.start(found.args, arguments)
     return found.execute()
 
 

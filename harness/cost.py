@@ -18,7 +18,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date
-from decimal import Context, Decimal, Inexact, localcontext
+from decimal import Context, Decimal, Inexact, InvalidOperation, localcontext
 from typing import Annotated, NamedTuple
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
@@ -42,8 +42,7 @@ DEFERRED = "batch"
 SAFE_COMPLETION = 8192
 """Tokens that a completion takes at most where neither its request nor a longer one shows more."""
 
-HOW_TO_PRICE = 'currency, prompt and completion into [providers.NAME.prices."MODEL"] of a providers file'
-"""Where a user gives a price, with the verb before it."""
+HOW_TO_PRICE = "--price PROMPT/COMPLETION for a million tokens each, such as 0.15/0.6 or CNY:2/8"
 LARGEST = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -100,6 +99,18 @@ class Price(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
         of = f"{plain(self.prompt)} {self.currency} for a million prompt tokens{cached}, {plain(self.completion)} for "
         about = ", ".join(filter(None, (str(self.date or ""), self.source, self.note)))
         return f"{of}completion tokens{about and f' ({about})'}"
+
+
+def price_in(text: str) -> Price:
+    """Return the price in `[CURRENCY:]PROMPT/COMPLETION`, in USD without a currency. Raise `ValueError`."""
+    currency, _, amounts = text.rpartition(":")
+    prompt, _, completion = amounts.partition("/")
+    try:
+        return Price(
+            currency=currency or "USD", prompt=Decimal(prompt), completion=Decimal(completion), source="--price"
+        )
+    except (InvalidOperation, ValueError):
+        raise ValueError("expected PROMPT/COMPLETION for a million tokens each, such as 0.15/0.6 or CNY:2/8") from None
 
 
 class Rate(NamedTuple):

@@ -111,3 +111,8 @@ class Tuning:
             both = getattr(self, limit), getattr(other, limit)
             least[limit] = min((number for number in both if number is not None), default=None)
         return replace(self, **least)
+
+
+def ships(path: str) -> bool:
+    """Return whether a tasks file is one of the synthetic ones that ship, also with an installation elsewhere."""
+    return "/".join(SAMPLE_FOLDER.parts[-2:]) in path

@@ -183,6 +183,7 @@ def run(  # noqa: PLR0913
     providers: str | Path | None = None,
     extra_header: Mapping[str, str] | None = None,
     ca_file: str | Path | None = None,
+    price: str | None = None,
     temperature: float | None = None,
     top_p: float | None = None,
     seed: int | None = None,
@@ -210,6 +211,7 @@ def run(  # noqa: PLR0913
     allow_invalid: bool | None = None,
     no_color: bool | None = None,
     verbose: bool | None = None,
+    quiet: bool | None = None,
     settings_file: str | Path | None = None,
     settings: Mapping[str, object] | None = None,
     extensions: Sequence[object] = (),
@@ -222,7 +224,8 @@ def run(  # noqa: PLR0913
     is how many users are played, `concurrency` how many requests are in flight, `repeats` how often each user is
     played. `demo` takes the synthetic tasks that ship; `html=False` writes no pages. `extensions` are options of
     extensions, such as `Budget("5usd")`. `progress` is called several times a second with frozen snapshots, one per
-    model, and replaces the display. `harness run --help-all` explains every keyword.
+    model, and replaces all that is printed; `quiet` leaves errors and a line a run.
+    `harness run --help-all` explains every keyword.
 
     Raise `BadInput` for arguments that cannot be used, and another `HarnessError` if the run stopped early: its text is
     the sentence that the command prints, and it has the `exit_code` and the `runs` so far. Every reply received is
@@ -258,6 +261,7 @@ def resume(  # noqa: PLR0913
     providers: str | Path | None = None,
     extra_header: Mapping[str, str] | None = None,
     ca_file: str | Path | None = None,
+    price: str | None = None,
     benchmark: str | None = None,
     trust: bool | None = None,
     tasks_dir: str | Path | None = None,
@@ -266,6 +270,7 @@ def resume(  # noqa: PLR0913
     allow_invalid: bool | None = None,
     no_color: bool | None = None,
     verbose: bool | None = None,
+    quiet: bool | None = None,
     html: bool | None = None,
     settings_file: str | Path | None = None,
     extensions: Sequence[object] = (),

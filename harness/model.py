@@ -42,10 +42,29 @@ class Where(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message of a request; `role` is `system`, `user` or `assistant`."""
+    """A message of a request; `role` is `system`, `user` or `assistant`.
+
+    `content` is a text, or a list of parts such as texts and pictures, in OpenAI's form.
+    """
 
     role: str
-    content: str
+    content: str | Sequence[Mapping[str, Any]]
+
+    def __hash__(self) -> int:
+        return hash((self.role, self.text))  # a list of parts has no hash
+
+    @property
+    def text(self) -> str:
+        """Return the content as text: of parts that are no text, their type in brackets."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in self.content)
+
+    def with_note(self, note: str) -> Message:
+        """Return the message with more text at its end."""
+        if isinstance(self.content, str):
+            return Message(self.role, self.content + note)
+        return Message(self.role, [*self.content, {"type": "text", "text": note.strip()}])
 
 
 RESERVED = frozenset({"model", "messages", "n", "stream", "stream_options"})

@@ -112,7 +112,7 @@ def conversation(exchanges: Sequence[Exchange]) -> Iterator[list[Block]]:
         same = next((at for at, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b), len(before))
         blocks: list[Block] = [Heading(f"Request {number} of {len(exchanges)}")]
         blocks += [Paragraph(f"{plural(same, 'message')} as before.")] if same else []
-        blocks += [Quote(message.role, message.content) for message in messages[same:]]
+        blocks += [Quote(message.role, message.text) for message in messages[same:]]
         yield [*blocks, *quotes(each.completion, "reply")]
         before = *messages, Message("assistant", each.completion.shown)
 

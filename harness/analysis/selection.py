@@ -136,7 +136,10 @@ def nothing_found(args: Selected) -> BadInput:
     named = [f"--name {name}" for name in args.runs]
     named += [f"--model {args.model}"] if args.model else []
     named += [f"--subset {platform}" for platform in args.platform or ()]
-    return BadInput(f"no run under {args.results_dir}{' for ' + ' '.join(named) if named else ''}")
+    for_these = f" for {' '.join(named)}" if named else ""
+    return BadInput(
+        f"no run under {args.results_dir.resolve()}{for_these}: name the folder of the runs with --results-dir"
+    )
 
 
 def each(items: Sequence[T], work: Callable[[T], R], name: Callable[[T], str]) -> tuple[list[R], int]:

@@ -21,6 +21,7 @@ DOCUMENT_MOST = 2**24
 LINE_MOST = 2**28
 """Bytes of a line, with its end: four of the largest replies that an endpoint can give."""
 BLOCK = 2**20
+TASK_FORMATS = ".jsonl", ".json", ".csv", ".parquet"
 
 UTF16 = BOM_UTF16_LE, BOM_UTF16_BE, b"{\0", b"\0{", b"[\0", b"\0["
 """How JSON in UTF-16 begins."""
@@ -104,6 +105,14 @@ def other_format(data: bytes) -> str | None:
             return "text that is not UTF-8, but may be GBK: convert it (iconv -f GB18030 -t UTF-8)"
         return "bytes that are not UTF-8"
     return None
+
+
+def in_any_format(path: Path) -> Path:
+    """Return the path, or that of the same tasks in another format if only that exists."""
+    if path.suffix not in TASK_FORMATS or path.exists():
+        return path
+    names = [f"{path.stem}{suffix}{compressed}" for suffix in TASK_FORMATS for compressed in ("", ".gz")]
+    return next((other for name in names if (other := path.with_name(name)).exists()), path)
 
 
 def is_descriptor(path: Path) -> bool:

@@ -15,7 +15,7 @@ import orjson
 from harness.benchmark import Benchmark, Task
 from harness.benchmarks.files import other_format
 from harness.benchmarks.records import ODD_SHAPE
-from harness.benchmarks.user_code import guarded
+from harness.benchmarks.user_code import guarded, place
 from harness.errors import BadInput, BenchmarkError, FieldError, in_brief
 from harness.model import JSON, Where
 
@@ -122,10 +122,13 @@ def _read(
         name = error.args[0] if error.args else again.last
         if again.last is None or name == again.last:
             raise BadInput(f"{where}: field {name}: expected a value, got nothing (missing)") from None
-        raise BadInput(f"{where}: field {again.last}: {in_brief(name)} is missing or unknown") from None
+        at = place(error, benchmark) if benchmark.origin else ""
+        raise BadInput(f"{where}: field {again.last}: {in_brief(name)} is missing or unknown{at}") from None
     except ODD_SHAPE as error:
         field = f"field {again.last}: " if again.last else ""
-        raise BadInput(f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}") from None
+        is_mistake = benchmark.origin and not isinstance(error, ValueError)
+        at = place(error, benchmark) if is_mistake else ""
+        raise BadInput(f"{where}: {field}{' '.join(str(error).split()) or type(error).__name__}{at}") from None
 
 
 def decoded(line: bytes, where: Where) -> JSON:

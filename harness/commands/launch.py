@@ -7,17 +7,19 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 
 from harness.benchmarks import usage
-from harness.commands.notices import Printer, ends, notices, resume_commands
+from harness.commands.notices import Printer, ends, notices, outcome, resume_commands, without_price
 from harness.engine.events import Emit, Event, Scored
 from harness.engine.hooks import Hooks, Observe, Say
 from harness.engine.opening import open_sessions
 from harness.engine.playing import play
 from harness.engine.session import Session
+from harness.model import Snapshots
 from harness.options import options
 from harness.options.plan import Plan
 from harness.reporting.reported import Reported
 from harness.ui.console import PLAIN, SharedConsole
 from harness.ui.live import display
+from harness.ui.streams import show_json
 
 
 def launch(
@@ -30,8 +32,11 @@ def launch(
 ) -> int:
     """Run all plans at once and finish them; return the worst exit code. `reported` acts on each new report, before its
     run is complete. `caller` has what gets snapshots instead of the display, and the event loop to play in."""
-    say, several = partial(console.print, **PLAIN), len(plans) > 1
-    shown = Printer(console, hooks, alone=not several)
+    caller = caller or options.Session()
+    console.quiet = caller.json or caller.progress is not None
+    is_quiet = caller.quiet or console.quiet
+    say: Say = _say_nothing if is_quiet else partial(console.print, **PLAIN)
+    shown = Printer(console, hooks, alone=len(plans) == 1, quiet=is_quiet)
 
     def emit(event: Event) -> None:
         shown(event)
@@ -42,19 +47,39 @@ def launch(
 
     with ExitStack() as held:
         sessions, code = _open(plans, hooks, emit, say, held)
-        _play(sessions, hooks, console, caller or options.Session())
+        _play(sessions, hooks, console, say, caller)
         for session in sessions:
             if session.code is None:
                 session.finish()
-        if several:
-            console.print(ends(sessions), highlight=False, markup=False)
-            if left := [one.plan for one in sessions if one.is_resumable]:
-                for command in resume_commands(left, hooks):
-                    say(f"resume with: {command}")
-        held_up = [usage.bottleneck(session.schedule) for session in sessions if session.schedule]
-        if words := next(filter(None, held_up), None):  # all share the event loop
-            say(words)
+        _close(sessions, hooks, console, say)
+        if caller.json:
+            show_json([outcome(run, session) for session in sessions for run in session.runs])
     return max([code, *[session.code or 0 for session in sessions]])
+
+
+def _show_nothing(snapshots: Snapshots) -> None:
+    """Leave out the display of a quiet command."""
+
+
+def _say_nothing(words: str) -> None:
+    """Leave out what a quiet command does not print."""
+
+
+def _close(sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, say: Say) -> None:
+    """Print how the runs of several plans have ended, and the commands that go on with them; and, once for all that
+    were played, what would have been good to know before."""
+    if len(sessions) > 1:
+        if say is not _say_nothing:
+            console.print(ends(sessions), highlight=False, markup=False)
+        left = [session.plan for session in sessions if session.is_resumable]
+        for command in resume_commands(left, hooks):
+            console.print(f"resume with: {command}", **PLAIN)
+    played = [session for session in sessions if session.schedule]
+    if words := without_price([session.plan for session in played]):
+        say(words)
+    held_up = [usage.bottleneck(session.schedule) for session in played if session.schedule]
+    for words in filter(None, held_up[:1]):  # all share the event loop
+        say(words)
 
 
 def _open(
@@ -78,12 +103,15 @@ def _open(
     return sessions, code
 
 
-def _play(sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, caller: options.Session) -> None:
+def _play(
+    sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, say: Say, caller: options.Session
+) -> None:
     """Play the users that are left. Sessions that end while others go on are finished at once."""
-    say = partial(console.print, **PLAIN)
 
     def shown() -> AbstractContextManager[Observe]:
-        return nullcontext(caller.progress) if caller.progress else display(console, verbose=caller.verbose)
+        if caller.progress:
+            return nullcontext(caller.progress)
+        return nullcontext(_show_nothing) if caller.quiet or caller.json else display(console, verbose=caller.verbose)
 
     playing = partial(play, hooks=hooks, say=say, display=shown, run_async=caller.run_async)
     for one in hooks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -9,26 +10,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import to_builtins
 from rich.console import Console
 from rich.table import Table
 
 from harness import defaults
+from harness.client.address import public_url
 from harness.client.connect import DIRECTLY, connection
 from harness.client.replies import REFUSED, Denied, UnknownModel
 from harness.cost import HOW_TO_PRICE, Price
 from harness.engine import events
 from harness.engine.events import Event
 from harness.engine.hooks import Hooks
+from harness.engine.run import Run
 from harness.engine.session import Session
 from harness.errors import HarnessError, RunStopped
+from harness.model import JSON
 from harness.options import providers
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, running
+from harness.reporting.report_files import loaded
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
 ENDS = ("run", "subset", "state", "users", "done", "failed", "figures")
+OUTCOMES = events.Scored, events.Unchanged, events.LeftOpen, events.Dropped, events.Ended
+"""What runs have come to, one of them for each."""
 SHORT = 200
 """Longest value shown in a note, in characters: a manifest may be from another user."""
 WARNINGS_SHOWN = 5
@@ -37,15 +45,21 @@ WARNINGS_SHOWN = 5
 
 @dataclass(frozen=True)
 class Printer:
-    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own."""
+    """Prints the events of plans; `alone` means of one plan, whose name and way to go on need no words of their own.
+
+    With `quiet` only what runs have come to is printed.
+    """
 
     console: Console
     hooks: Sequence[Hooks]
     alone: bool
+    quiet: bool = False
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, events.Failed):
             tell(f"{event.what}: {event.error}")
+        if self.quiet and not isinstance(event, OUTCOMES):
+            return
         for words in self._lines(event):
             self.console.print(words, **PLAIN)
 
@@ -86,7 +100,8 @@ class Printer:
                 yield f"{label}{batches} at the provider: `resume` picks up their replies"
         elif event.failed:
             yield f"{label}{plural(event.failed, what)} failed: not scored; see {plan.folder}/failures_*.jsonl"
-        yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
+        if not self.quiet:
+            yield from (f"{label}warning: {warning}" for warning in event.warnings[:WARNINGS_SHOWN])
         if event.diverged:
             yield (
                 f"{label}{event.diverged} users sent different requests after resuming; the new ones were billed "
@@ -134,6 +149,24 @@ def _short(value: object) -> str:
     return text if len(text) <= SHORT else f"{text[:SHORT]} … ({len(text) - SHORT} more characters)"
 
 
+def outcome(run: Run, session: Session) -> JSON:
+    """Return what a run has come to, for programs: its state, its users, and the figures of its report."""
+    path = run.store.files.report("json")
+    report = loaded(path) if path.exists() else None
+    return {
+        "name": session.plan.name,
+        "subset": run.subset,
+        "model": session.plan.sampling.model,
+        "state": run.manifest.state,
+        "users": run.users,
+        "done": run.users_done,
+        "failed": run.failed,
+        "report": str(path) if report else None,
+        "metrics": to_builtins(report.metrics) if report else {},
+        "cost": to_builtins(report.cost) if report and report.cost else None,
+    }
+
+
 def ends(sessions: Sequence[Session]) -> Table:
     """Return a table of how the runs of several plans ended."""
     table = Table(box=None, pad_edge=False)
@@ -167,12 +200,24 @@ def notices(plan: Plan) -> Iterator[str]:
         if (way := connection(one, 1).way) != DIRECTLY:
             yield f"{one.shown}: {way}"
     if plan.found.key_from is None:
-        yield f"no key found for {plan.endpoint}: requests are sent without one"
-    elif plan.price is None and not (provider and not provider.key_required):
-        model = plan.sampling.model
-        yield f"no price is known for {model} at {plan.endpoint}: tokens only (to give one, write {HOW_TO_PRICE})"
+        yield f"no key found for {plan.endpoint}: requests are sent without one{_key_not_sent()}"
     if plan.repeats > 1 and plan.sampling.temperature == 0:
         yield f"{plan.name}: at temperature 0 the {plan.repeats} repeats of a user may be all alike (--temperature)"
+
+
+def _key_not_sent() -> str:
+    """Return which variable holds a key for another address, and what to do; empty without one."""
+    if "OPENAI_API_KEY" not in os.environ:
+        return ""
+    address = os.environ.get("OPENAI_BASE_URL")
+    owner = public_url(address) if address else "OpenAI"
+    return f" (OPENAI_API_KEY is for {owner}, so it is not sent: put this endpoint's key into LLM_API_KEY)"
+
+
+def without_price(plans: Sequence[Plan]) -> str:
+    """Return that no price is known of models whose endpoint may bill; empty if none is so."""
+    models = [plan.sampling.model for plan in plans if plan.found and plan.found.key_from and plan.price is None]
+    return f"no price is known for {', '.join(dict.fromkeys(models))}; give {HOW_TO_PRICE}" if models else ""
 
 
 def _ending(plan: Plan, ending: HarnessError) -> str:

@@ -34,12 +34,12 @@ Options = ResumeOptions
 def execute(args: ResumeOptions) -> int:
     args = replace(args, endpoint=endpoint_file.endpoint_of(args))
     found, skipped = selection.find(args)
-    if not found and (args.runs or args.model or args.platform):
-        raise selection.nothing_found(args)
     screen = console(no_color=args.no_color)
     unfinished = [run for run in found if run.manifest.state != COMPLETE]
+    if not found and not skipped:
+        raise selection.nothing_found(args)
     if not unfinished:
-        screen.print("nothing to resume: every run is complete" if found else f"no run under {args.results_dir}")
+        screen.print("nothing to resume: every run is complete")
         return skipped
     groups = [list(runs) for _, runs in groupby(sorted(unfinished, key=_together), key=_together)]
     _check_one_endpoint(groups, args)
@@ -101,8 +101,9 @@ def _plan(group: list[SavedRun], args: ResumeOptions) -> Plan:
             usable(one)
     price = None
     if found:
-        today = prices.price_of(found, manifest.identity["model"], providers.read(args.providers, os.environ))
-        price = today or manifest.price_at(found.shown)
+        book = providers.read(args.providers, os.environ)
+        price = args.price or prices.price_of(found, manifest.identity["model"], book)
+        price = price or manifest.price_at(found.shown)
     is_known = all(run.is_known for run in group)  # else a manifest may name any file
     return Plan(
         name=first.name,

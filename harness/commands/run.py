@@ -85,8 +85,7 @@ def names(args: RunOptions) -> set[str]:
     """Return the names of the runs that a command which has been executed was for."""
     args, book = completed(args), providers.read(args.providers, os.environ)
     entries = models.entries(args, book, args.model)
-    chosen = [(args.name or entry.name, models.named(entry, args, book)[1]) for entry in entries]
-    return {_folder_name(args, options.run_name(name, model)) for name, model in chosen}
+    return {_folder_name(args, args.name or models.folder_of(entry, args, book)) for entry in entries}
 
 
 def _absent(cls: type[Benchmark], subsets: Sequence[str], folder: Path) -> list[str]:

@@ -61,8 +61,8 @@ def execute(args: Options) -> int:
         show_json(rows)
     elif rows:
         terminal.show(screen, _fitting(rows, terminal.width(screen)))
-    else:
-        screen.print(f"no run under {args.results_dir}", soft_wrap=True)
+    elif not (skipped or unnamed):
+        raise selection.nothing_found(args)
     return max(skipped, unnamed, failed)
 
 

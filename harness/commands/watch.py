@@ -17,6 +17,8 @@ from harness.ui.console import console
 from harness.ui.live import display
 
 LOOK_SECONDS = 0.5
+WAIT_SECONDS = 20.0
+"""How long a run has to begin: a large tasks file is validated first."""
 
 
 @command_options
@@ -33,9 +35,12 @@ class Options(OnePlaying):
 
 
 def execute(args: Options) -> int:
-    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none is being played."""
-    if not (playing := _processes(found(args))):
-        raise BadInput(f"no run under {args.results_dir} is being played on this machine by you")
+    """Show the runs until they have ended, or Ctrl-C. Raise `BadInput` if none begins to be played."""
+    until = time.monotonic() + WAIT_SECONDS
+    while not (playing := _processes(found(args))):
+        if time.monotonic() > until:
+            raise BadInput(f"no run under {args.results_dir.resolve()} is being played on this machine by you")
+        time.sleep(LOOK_SECONDS)
     with display(console()) as observe, suppress(KeyboardInterrupt):
         while shown := _snapshots(playing):
             observe(shown)

@@ -19,6 +19,7 @@ from harness.model import JSON, Message, Request
 from harness.options import address, options, prices, providers
 from harness.options.options import RunOptions
 from harness.options.providers import Book, Provider, QueuedModel
+from harness.store.manifest import Manifest, manifests
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
         missing.append(f"{words}name its provider with --provider.)")
         return None
     provider_name, model = named(entry, args, book)
-    run_name = options.new_run_name(args.name or entry.name, model)
+    run_name = options.new_run_name(args.name or entry.name or default_run_name(args, model), model)
     provider = provider_named(provider_name, book, args)
     unknown = None if provider or placed else providers.unknown_provider(model, book)
     baseline = model.startswith(defaults.BASELINE_PREFIX) and not (args.api_url or args.endpoint or provider)
@@ -72,7 +73,8 @@ def resolve(entry: QueuedModel, book: Book, args: RunOptions, missing: list[str]
     sampling = Sampling(model, **by_user, extra_body=extra)
     _check_encodable(sampling)
     pace = pace_of(provider) if provider else args.endpoint.tuning if args.endpoint else {}
-    return Model(run_name, sampling, found, pace, prices.price_of(found, model, book), entry.extensions)
+    price = args.price if found and args.price else prices.price_of(found, model, book)
+    return Model(run_name, sampling, found, pace, price, entry.extensions)
 
 
 def check_keys(args: RunOptions, models: Sequence[Model]) -> None:
@@ -110,7 +112,7 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
                 f"{args.source(both)} is for all runs together, and {book.files[-1]}: queues.{args.queue} "
                 f"gives {entry.model} a {both} of its own: use one"
             )
-    names = Counter(options.run_name(entry.name, named(entry, args, book)[1]) for entry in found)
+    names = Counter(folder_of(entry, args, book) for entry in found)
     twice = [name for name, count in names.items() if count > 1]
     if twice and not args.name:
         raise BadInput(
@@ -118,6 +120,36 @@ def entries(args: RunOptions, book: Book, models: Sequence[str]) -> list[QueuedM
             "providers file"
         )
     return found
+
+
+def folder_of(entry: QueuedModel, args: RunOptions, book: Book) -> str:
+    """Return the name of the run of an entry: its own, or the default."""
+    model = named(entry, args, book)[1]
+    return options.run_name(entry.name or default_run_name(args, model), model)
+
+
+def default_run_name(args: RunOptions, model: str) -> str:
+    """Return the name of a run that nobody has named: the last part of the model's name, as the authors' runner has it.
+
+    The name of the benchmark comes before it, unless that is StreamProfileBench, and `demo` before both on the tasks
+    that ship. Where earlier versions have left a run of the same benchmark, model and kind of tasks under the last part
+    alone, that run is continued.
+    """
+    benchmark, last = args.found().name, options.run_name(None, model)
+    prefixes = ["demo"] if args.demo else []
+    prefixes += [] if benchmark == defaults.BENCHMARK else [benchmark]
+    name = "-".join([*prefixes, last])
+    if prefixes and not (args.results_dir / name).exists():
+        earlier = manifests(args.results_dir / last).values()
+        if any(_is_same_run(manifest, args, model) for manifest in earlier):
+            return last
+    return name
+
+
+def _is_same_run(manifest: Manifest, args: RunOptions, model: str) -> bool:
+    identity = manifest.identity
+    has_same_tasks = defaults.ships(manifest.tasks["path"]) == args.demo
+    return has_same_tasks and (identity["benchmark"], identity["model"]) == (args.found().name, model)
 
 
 def provider_named(name: str | None, book: Book, args: RunOptions) -> Provider | None:

@@ -17,6 +17,7 @@ from harness import defaults
 from harness.benchmark import Benchmark
 from harness.benchmarks import registry
 from harness.chat import Structured
+from harness.cost import Price, price_in
 from harness.defaults import AUTO, CONCURRENCY_MOST, PARSE_RETRIES, REPEATS_MOST, RETRIES_MOST, SECONDS_MOST
 from harness.errors import BadInput, in_brief, which_is_known
 from harness.model import JSON, Snapshots
@@ -298,6 +299,10 @@ class Session(ResultsFolder, Pages):
         unit="NAME:VALUE", read=header, secret=True, group=ENDPOINT,
     )  # fmt: skip
     ca_file: str | None = of_endpoint("certificates to trust in addition to the system's", unit="FILE", read=ca_file)
+    price: Price | None = option(
+        None, "what a million prompt tokens and a million completion tokens cost, in USD or the CURRENCY named",
+        unit="[CURRENCY:]PROMPT/COMPLETION", read=price_in, group=ENDPOINT, own=True,
+    )  # fmt: skip
     concurrency: int | Literal["auto"] | None = of_tuning(
         f"maximum requests in flight, or `auto` (default: BENCH_MAX_WORKERS or {defaults.CONCURRENCY})",
         unit="N", read=concurrency, check=CONCURRENCY, variable="BENCH_MAX_WORKERS", everyday=True,
@@ -341,6 +346,8 @@ class Session(ResultsFolder, Pages):
     )
     no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
     verbose: bool = option(False, "show more of a run in play: waiting, latency, event loop, disk, what is at risk")
+    quiet: bool = option(False, "print errors, and one line for each run at its end", everyday=True)
+    json: bool = option(False, "print the runs as JSON at the end, and nothing else", once=True)
     allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
     allow: Sequence[str] = option(
         (), "accept that this field of an earlier run differs; may be repeated", unit="FIELD", once=True
@@ -367,7 +374,7 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
     queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")
     name: str | None = option(
-        None, "name of the run (default: the last part of the model's name)",
+        None, "name of the run (default: the last part of the model's name, after demo and the benchmark)",
         unit="NAME", read=folder_name, own=True, everyday=True, completes=RUNS,
     )  # fmt: skip
     demo: bool = option(
@@ -405,6 +412,9 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         rivals="instead",
     )
     reeval: bool = option(False, "score the saved answers again instead, as `reeval` does", rivals="instead")
+    detach: bool = option(
+        False, "play in a process of its own, print the run's name and return; `watch` shows it", once=True
+    )
     restart: bool = option(
         False, "move an earlier run of this name to a backup and start over", once=True, everyday=True
     )

@@ -1,5 +1,5 @@
 """The price of a model: of the user's providers.toml, else of the shipped table, prices.toml in this folder, else of
-the table inside the package litellm, if that is installed.
+the package genai-prices or of the table inside the package litellm, if these are installed.
 
 A price belongs to a provider and a model by its exact name, or to the name before a date: `gpt-4o-2024-08-06` has the
 price of `gpt-4o` where it has none of its own. One of the two tables holds at that provider's own address alone: a
@@ -44,6 +44,14 @@ IN_LITELLM = {
     "dashscope-intl": "dashscope",
 }
 """Providers that bill USD at their own address, and what litellm calls them."""
+IN_GENAI = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "deepseek": "deepseek",
+    "moonshot-intl": "moonshotai",
+    "openrouter": "openrouter",
+}
+"""The same for the package genai-prices."""
 Prices = Mapping[str, Price]
 
 
@@ -75,6 +83,7 @@ def _prices(found: Found, model: str, book: Book) -> Iterator[Price]:
     yield from (one.prices[name] for name in names for one in own if name in one.prices)
     for name in names:
         yield from (prices[name] for table in tables if name in (prices := shipped().get(table, {})))
+        yield from filter(None, (genai_price(IN_GENAI[table], name) for table in tables if table in IN_GENAI))
         yield from filter(None, (litellm_price(IN_LITELLM[table], name) for table in tables if table in IN_LITELLM))
 
 
@@ -116,6 +125,42 @@ def litellm_price(provider: str, model: str) -> Price | None:
         source=source,
         note=f"prompts up to {more[0].partition('_above_')[2].partition('_')[0]} tokens" if more else "",
     )
+
+
+def genai_price(provider: str, model: str) -> Price | None:
+    """Return the price that the package genai-prices has of a provider's model, None without it.
+
+    A price that depends on the time of day is none: a run has one price.
+    """
+    try:
+        from genai_prices import __version__, data_snapshot
+    except ImportError:
+        return None
+    try:
+        _, info = data_snapshot.get_snapshot().find_provider_model(model, None, provider, None)
+    except LookupError:
+        return None
+    price = info.prices
+    if info.id != model or isinstance(price, list):
+        return None
+    prompt, completion, cached = map(_lowest_tier, (price.input_mtok, price.output_mtok, price.cache_read_mtok))
+    if prompt is None or completion is None:
+        return None
+    has_tiers = not isinstance(price.input_mtok, Decimal)
+    return Price(
+        currency="USD",
+        prompt=prompt,
+        completion=completion,
+        cached=cached,
+        source=f"genai-prices {__version__}",
+        note="the price of short prompts" if has_tiers else "",
+    )
+
+
+def _lowest_tier(price: Any) -> Decimal | None:
+    """Return a price of genai-prices, of a price in tiers that of the shortest prompts."""
+    lowest: Decimal | None = getattr(price, "base", price)
+    return lowest
 
 
 def _per_million(entry: JSON, name: str) -> Decimal | None:

@@ -32,6 +32,9 @@ Stream = Literal["auto", "on", "off"]
 Durability = Literal["process", "power"]
 RUNNING, STOPPED, INCOMPLETE, COMPLETE = get_args(State)
 
+CHANGES_SHOWN = 3
+"""Most differences that a refusal spells out; the command that accepts them names all."""
+
 NAME_BYTES = 255
 """Longest file name that file systems take."""
 
@@ -406,10 +409,13 @@ def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[s
     found = differences(old.identity, identity) if old else {}
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
+        more = len(found) - CHANGES_SHOWN
+        and_more = [f"{more} more"] if more > 0 else []
         raise BadInput(
-            f"{where} holds a run of another configuration: {'; '.join(changes(found))}. "
-            "Give this one a --name of its own, move the old one aside with --restart, "
-            f"or accept a difference with --allow {next(iter(found))}"
+            f"{where} holds a run of another configuration: "
+            f"{'; '.join([*changes(found)[:CHANGES_SHOWN], *and_more])}. "
+            "Give this one another name with --name. (Or accept what differs: "
+            f"{' '.join(f'--allow {name}' for name in found)}; or move the old run aside: --restart.)"
         )
 
 

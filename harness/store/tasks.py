@@ -31,6 +31,7 @@ from harness.model import JSON, Where
 from harness.store.atomic import check_folder, replacing
 from harness.store.jsonl import Unexpected, elements, plain_lines
 from harness.store.manifest import WHOLE, Selection, part_of, slice_of
+from harness.store.task_formats import readable
 
 FORMAT = 5
 Measured = Callable[[bytes, Where], tuple[str, int]]
@@ -58,11 +59,19 @@ PACKED = struct.Struct("<qiqQ16si")
 class TaskIndex:
     """Positions count from 0 in the file's order. With `repeats` each user has as many, one after another.
 
-    `users_in_file` are more where this is the index of a slice of the file.
+    Lines are read from `content`: the file itself, or its tasks as JSON lines. `users_in_file` are more where this is
+    the index of a slice of the file.
     """
 
     def __init__(
-        self, path: Path, rows: NDArray[Any], sha256_hex: str, cache: Path, users_in_file: int, repeats: int = 1
+        self,
+        path: Path,
+        rows: NDArray[Any],
+        sha256_hex: str,
+        cache: Path,
+        users_in_file: int,
+        repeats: int = 1,
+        content: Path | None = None,
     ) -> None:
         self.path = path
         self.users_in_file = users_in_file
@@ -74,7 +83,7 @@ class TaskIndex:
         self._keys: NDArray[np.uint64] = np.ascontiguousarray(rows["key"])
         self._order = np.argsort(self._keys, kind="stable")
         self._sorted = self._keys[self._order]
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(content or path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -174,12 +183,13 @@ def open_index(
     cache = cache_folder / f"{path.name}.{place}.npz"
     times = {"mtime_ns": state.st_mtime_ns, "ctime_ns": state.st_ctime_ns}
     stamp = {"format": FORMAT, "kind": kind, "size": state.st_size, "times": times}
-    indexed = _load(cache, path, stamp)
+    content = readable(path, cache_folder)
+    indexed = _load(cache, content, stamp)
     if indexed is None:
-        indexed = _build(path, measured, key_field, part)
+        indexed = _build(path, content, measured, key_field, part)
         _save(cache, *indexed, stamp)
     rows, sha256_hex, users = indexed
-    return TaskIndex(path, np.repeat(rows, repeats), sha256_hex, cache, users, repeats)
+    return TaskIndex(path, np.repeat(rows, repeats), sha256_hex, cache, users, repeats, content)
 
 
 def _in_slice(task: int | NDArray[np.int64], part: tuple[int, int]) -> Any:
@@ -188,11 +198,11 @@ def _in_slice(task: int | NDArray[np.int64], part: tuple[int, int]) -> Any:
     return task % parts == number - 1
 
 
-def _build(path: Path, measured: Measured, key_field: str, part: tuple[int, int]) -> Indexed:
+def _build(path: Path, content: Path, measured: Measured, key_field: str, part: tuple[int, int]) -> Indexed:
     whole, packed, name, users = sha256(), bytearray(), str(path), 0
     try:
-        with path.open("rb") as file:
-            for line, start, number in (elements if path.suffix == ".json" else plain_lines)(file, whole):
+        with content.open("rb") as file:
+            for line, start, number in (elements if content.suffix == ".json" else plain_lines)(file, whole):
                 users += 1
                 if not _in_slice(users - 1, part):
                     continue

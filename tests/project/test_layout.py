@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "benchmarks.usage": WORDS | {"benchmarks.records", "benchmarks.user_code"},
     "benchmarks.settings": WORDS | {"benchmarks.files", "benchmarks.user_code"},
     "chat": WORDS | {"benchmarks.records", "benchmarks.parsing", "benchmarks.user_code"},
-    "benchmark": WORDS | {"benchmarks.settings", "benchmarks.user_code", "chat"},
+    "benchmark": WORDS | {"benchmarks.files", "benchmarks.settings", "benchmarks.user_code", "chat"},
     "scoring": WORDS | LEAVES | PROTOCOL,
     "benchmarks": WORDS | LEAVES | PROTOCOL | {"scoring"},
     "store": CORE,

@@ -126,7 +126,7 @@ def _answering(model: Model, saved: dict[tuple[Request, int], Completion]) -> As
     async def ask(request: Request) -> Completion:
         await asyncio.sleep(0)  # as over a network, others run meanwhile
         text = reply(request)
-        tokens = sum(len(one.content) for one in request.messages) // 2, len(text) // 2
+        tokens = sum(len(one.text) for one in request.messages) // 2, len(text) // 2
         made = saved[request, times[request]] = Completion(text, prompt_tokens=tokens[0], completion_tokens=tokens[1])
         times[request] += 1
         return made

@@ -55,7 +55,8 @@ def _checked(args: Options) -> int:
     for subset, missing in absent.items():
         label = f"{cls.name}, {subset}"
         if missing:
-            say(f"{label}: not checked: {missing} does not exist")
+            say(f"{label}: {missing} does not exist: {how_to_get(cls)}")
+            code = 1
             continue
         subject = subject_of(cls, subset, folder, models)
         for one in checking.results(subject, seen):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from harness.analysis import plays, rows, selection
 from harness.analysis.saved_runs import Rows, SavedRun
-from harness.commands.export import TRACKERS, formats, inspect_log, trackers
+from harness.commands.export import TRACKERS, every_eval_ever, formats, inspect_log, trackers
 from harness.commands.parser import called
 from harness.errors import BadInput, ExitCode
 from harness.model import JSON
@@ -22,18 +22,19 @@ from harness.store import atomic
 from harness.ui.streams import tell
 from harness.ui.words import plural
 
-INSPECT = "inspect"
-ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", INSPECT: ".eval"}
+LOGS = {"inspect": inspect_log.write, "every-eval-ever": every_eval_ever.write}
+"""Formats with a file for each run, and what writes it."""
+ENDINGS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "inspect": ".eval", "every-eval-ever": ".json"}
 FORMATS = {ending: name for name, ending in ENDINGS.items()}
 
 
 @command_options
 class Options(options.Forced, options.Earlier):
     runs: Sequence[str] = options.runs_option("names of runs (default: all)", read=None)
-    format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = option(
+    format: Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None = option(
         None,
-        "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens; wandb and mlflow "
-        "send the runs there",
+        "default: csv, or what the ending of --out says; inspect is a log that `inspect view` opens, every-eval-ever "
+        "the schema of that name; wandb and mlflow send the runs there",
     )
     model: str | None = None
     rows: Rows | None = option(None, "what each row is: a step (default), a user or a response")
@@ -61,8 +62,8 @@ def execute(args: Options) -> int:
         return max(code, selection.each(found, lambda run: trackers.send(run, form), lambda run: run.label)[1])
     if ending not in (None, form):
         raise BadInput(f"--out {out} is not a file of --format {form}, whose ending is {ENDINGS[form]}")
-    if form == INSPECT and args.rows:
-        raise BadInput("--rows is for tables: a log of --format inspect has a sample a user")
+    if form in LOGS and args.rows:
+        raise BadInput(f"--rows is for tables: a file of --format {form} has a sample a user")
     formats.check(form)
     if out and ending:
         return max(code, _together(found, out, form, args))
@@ -75,13 +76,13 @@ def _together(found: Sequence[SavedRun], path: Path, form: str, args: Options) -
         raise BadInput(f"{path} is there already: give --out another name, or remove the file")
     check_free(path, force=args.force)
     atomic.make_folder(path.parent)
-    if form != INSPECT:
+    if form not in LOGS:
         count = formats.write(path, form, (row for run in found for row in _rows(run, args)))
         tell(f"{plural(count, 'row')} of {plural(len(found), 'run')}: {path}")
         return 0
     if len(found) > 1:
         raise BadInput(f"--out {path} is for one log, and these are {len(found)}: name one run with its --subset")
-    return selection.each(found, lambda run: _log(run, path, args), lambda run: run.label)[1]
+    return selection.each(found, lambda run: _log(run, path, form, args), lambda run: run.label)[1]
 
 
 def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
@@ -90,12 +91,12 @@ def _apart(run: SavedRun, out: Path | None, form: str, args: Options) -> None:
     if out:
         atomic.make_folder(folder)
     atomic.check_folder(folder)
-    what = "" if form == INSPECT else f"{args.rows or 'steps'}_"
+    what = "" if form in LOGS else f"{args.rows or 'steps'}_"
     path = folder / f"export_{what}{run.files.subset}{ENDINGS[form]}"
     if out:
         check_free(path, force=args.force)
-    if form == INSPECT:
-        _log(run, path, args)
+    if form in LOGS:
+        _log(run, path, form, args)
         return
     count = formats.write(path, form, _rows(run, args))
     tell(f"{run.label}: {plural(count, 'row')}: {path}")
@@ -105,17 +106,17 @@ def _rows(run: SavedRun, args: Options) -> Iterator[JSON]:
     return rows.rows(run, args.rows or "steps", args.tasks_dir, args.results_dir)
 
 
-def _log(run: SavedRun, path: Path, args: Options) -> None:
+def _log(run: SavedRun, path: Path, form: str, args: Options) -> None:
     report = run.files.report("json")
     with plays.opened(run, args.tasks_dir, args.results_dir) as played:
         of = loaded(report) if report.exists() else None
-        count = inspect_log.write(path, run, played, of)
+        count = LOGS[form](path, run, played, of)
     tell(f"{run.label}: {plural(count, 'sample')}: {path}")
 
 
 def export(  # noqa: PLR0913
     *runs: str,
-    format: Literal["csv", "jsonl", "parquet", "inspect", "wandb", "mlflow"] | None = None,
+    format: Literal["csv", "jsonl", "parquet", "inspect", "every-eval-ever", "wandb", "mlflow"] | None = None,
     rows: Rows | None = None,
     out: str | Path | None = None,
     subset: str | Sequence[str] | None = None,

@@ -178,7 +178,7 @@ def _messages(steps: Sequence[JSON], groups: Sequence[Sequence[Exchange]]) -> It
 
 
 def _message(message: Message) -> JSON:
-    return {"role": message.role, "content": message.content, "source": "input"}
+    return {"role": message.role, "content": message.text, "source": "input"}
 
 
 def _reply(exchange: Exchange) -> JSON:

@@ -112,7 +112,7 @@ def cap_of(plan: Plan, words: object) -> Cap | None:
         return None  # a baseline costs nothing
     if plan.price is None:
         raise BadInput(
-            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: write "
+            f"{plan.name}: a budget in {cap.unit} needs a price, and none is known for {plan.sampling.model}: give "
             f"{HOW_TO_PRICE}, or a budget in tokens"
         )
     if (currency := plan.price.currency) != cap.unit:

@@ -110,5 +110,5 @@ def _message(given: Mapping[str, Any]) -> Message:
     if isinstance(content, list | tuple):
         content = "\n".join(text for part in content if isinstance(text := part.get("text"), str))
     plain = Message(str.__str__(role), "" if content is None else str.__str__(content))
-    (plain.role + plain.content).encode()  # half a character, which no request can carry, is the agent's error
+    (plain.role + plain.text).encode()  # half a character, which no request can carry, is the agent's error
     return plain

@@ -1,0 +1,44 @@
+"""`run --detach`: the same command in a process of its own, which goes on when this terminal is closed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.commands import run
+from harness.errors import MachineError
+from harness.options.options import RunOptions
+from harness.store.atomic import make_folder
+from harness.ui.streams import show
+
+FLAG = "--detach"
+
+
+def start(args: RunOptions, arguments: Sequence[str]) -> int:
+    """Start a command without its flag; print the names of its runs. Raise what `run` raises before it plays."""
+    names = [plan.name for plan in run.plans(run.completed(args))]
+    make_folder(args.results_dir)
+    log = args.results_dir / f"{names[0]}.log"
+    process = _start([word for word in arguments if word != FLAG], log)
+    show(f"{', '.join(names)}: started as process {process}; its output is in {log}")
+    show(f"see it with `harness watch`, end it with `harness stop {names[0]}`")
+    return 0
+
+
+def _start(arguments: Sequence[str], log: Path) -> int:
+    """Start this program in a session of its own, whose output is added to a file; return its process number."""
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "harness", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise MachineError(f"cannot start the run apart, with {log}: {error.strerror}") from error
+    process.returncode = 0  # it goes on without this process, which does not wait for it
+    return process.pid

@@ -1,0 +1,261 @@
+"""A saved run in the schema of Every Eval Ever, version 0.3 (https://evalevalai.com): the figures as JSON, and next to
+them a line for each user, with its conversation and its value of the metric that users are ranked by.
+
+Of benchmarks whose users have no values of their own there are figures alone. Names of fields are the schema's. Its
+repository names a file as `file_path` says. `is_correct`, which the schema requires, is whether a value is the best
+that the metric can have; nothing here says whether a model is open, so that is unknown. The same folder gives the same
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from uuid import UUID
+
+import orjson
+
+from harness import __version__
+from harness.analysis.plays import Exchange, Plays
+from harness.analysis.rows import records, values_of
+from harness.analysis.saved_runs import SavedRun
+from harness.benchmark import Metric
+from harness.commands.export.formats import as_json
+from harness.errors import BadInput
+from harness.model import JSON
+from harness.scoring.reports import Report, Value
+from harness.store import atomic
+
+VERSION = "0.3.0"
+METHOD = "Student's t over users, corrected for skewness (Hall 1992)"
+
+
+def write(path: Path, run: SavedRun, plays: Plays, report: Report | None) -> int:
+    """Write both files, `NAME.json` and `NAME_samples.jsonl`; return the number of samples. Raise `BadInput`."""
+    if report is None:
+        raise BadInput(f"{run.label} has no report yet: `harness report --name {run.name}` makes it")
+    aggregate, samples = _aggregate(run, report), _samples(run, plays, report)
+    count = 0
+    if first := next(samples, None):
+        target = path.with_name(f"{path.stem}_samples.jsonl")
+        count, checksum = _write_samples(target, chain([first], samples))
+        aggregate["detailed_evaluation_results"] = {
+            "format": "jsonl",
+            "file_path": f"data/{report.benchmark}/{_model_id(run)}/{_file_id(run)}_samples.jsonl",
+            "hash_algorithm": "sha256",
+            "checksum": checksum,
+            "total_rows": count,
+        }
+    atomic.write(path, orjson.dumps(aggregate, option=orjson.OPT_INDENT_2) + b"\n", shared=True)
+    return count
+
+
+def _write_samples(path: Path, samples: Iterable[JSON]) -> tuple[int, str]:
+    """Write a line for each sample; return their number and the file's SHA-256."""
+    checksum, count = sha256(), 0
+    with atomic.replacing(path, shared=True) as file:
+        for sample in samples:
+            line = as_json(sample) + b"\n"
+            file.write(line)
+            checksum.update(line)
+            count += 1
+    return count, checksum.hexdigest()
+
+
+# Figures
+
+
+def _aggregate(run: SavedRun, report: Report) -> JSON:
+    manifest = run.manifest
+    provider = manifest.provenance.get("provider")
+    model = {
+        "name": report.model,
+        "id": _model_id(run),
+        "developer": _model_id(run).partition("/")[0],
+        "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
+    }
+    if provider:
+        model["inference_platform"] = provider
+    return {
+        "schema_version": VERSION,
+        "evaluation_id": _evaluation_id(run),
+        "evaluation_timestamp": manifest.times["created"],
+        "retrieved_timestamp": _epoch(manifest.times.get("updated") or manifest.times["created"]),
+        "source_metadata": {
+            "source_name": "behavior-harness",
+            "source_type": "evaluation_run",
+            "source_organization_name": "unknown",
+            "evaluator_relationship": "other",
+            "additional_details": {"run": run.name, "subset": run.files.subset},
+        },
+        "eval_library": {"name": "behavior-harness", "version": str(manifest.provenance.get("harness", __version__))},
+        "model_info": model,
+        "evaluation_results": [
+            _result(run, report, report.units[name], value)
+            for name, value in report.values.items()
+            if value.value is not None
+        ],
+    }
+
+
+def _result(run: SavedRun, report: Report, metric: Metric, value: Value) -> JSON:
+    uncertainty: JSON = {}
+    if value.users is not None:
+        uncertainty["num_samples"] = value.users
+    if value.ci95:
+        low, high = value.ci95
+        uncertainty["confidence_interval"] = {
+            "lower": low,
+            "upper": high,
+            "confidence_level": 0.95,
+            "method": METHOD if report.intervals_over else "the benchmark's own",
+        }
+    low_bound, high_bound = metric.bounds or (None, None)
+    config = {
+        "evaluation_description": metric.definition or metric.name,
+        "metric_id": f"{report.benchmark}.{metric.name}",
+        "metric_name": metric.name,
+        "metric_unit": metric.unit or "proportion",
+        "lower_is_better": metric.lower_is_better,
+        "score_type": "continuous",
+        "min_score": "-Infinity" if low_bound is None else low_bound,
+        "max_score": "Infinity" if high_bound is None else high_bound,
+    }
+    details: JSON = {"expected_users": report.coverage.expected_users, "scored_users": report.coverage.scored_users}
+    if metric.name in report.chance:
+        details["chance_level"] = report.chance[metric.name]
+    return {
+        "evaluation_result_id": _result_id(run, metric.name),
+        "evaluation_name": f"{report.benchmark}/{report.subset}",
+        "source_data": _source_data(run),
+        "metric_config": config,
+        "score_details": {"score": value.value, "details": _as_strings(details), "uncertainty": uncertainty},
+        "generation_config": _generation(run),
+    }
+
+
+def _source_data(run: SavedRun) -> JSON:
+    tasks = run.manifest.tasks
+    details = _as_strings({"tasks_sha256": tasks["sha256"], "users_in_tasks": tasks["users"]})
+    name = Path(tasks["path"]).name
+    data_set = run.manifest.provenance.get("data_set")
+    if not data_set:
+        return {"dataset_name": name, "source_type": "other", "additional_details": details}
+    details["commit"] = str(data_set["commit"])
+    return {
+        "dataset_name": name,
+        "source_type": "hf_dataset",
+        "hf_repo": str(data_set["name"]),
+        "additional_details": details,
+    }
+
+
+def _generation(run: SavedRun) -> JSON:
+    sampling = run.manifest.identity["sampling"]
+    names = ("temperature", "top_p", "max_tokens")
+    arguments = {name: sampling[name] for name in names if sampling.get(name) is not None}
+    more = {name: value for name, value in sampling.items() if name not in names and value not in (None, {})}
+    return {"generation_args": arguments, "additional_details": _as_strings(more)}
+
+
+# Users
+
+
+def _samples(run: SavedRun, plays: Plays, report: Report) -> Iterator[JSON]:
+    """Yield a line for each record that has a value of the metric that users are ranked by."""
+    metric = report.units[report.headline[-1]]
+    best = (metric.bounds or (None, None))[0 if metric.lower_is_better else 1]
+    for record in records(run):
+        [values] = values_of(plays.benchmark, [record])
+        value = values.get(metric.name)
+        if value is None:
+            continue
+        played = plays.of(record)
+        exchanges = played.exchanges if played else ()
+        yield {
+            "schema_version": VERSION,
+            "evaluation_id": _evaluation_id(run),
+            "model_id": _model_id(run),
+            "evaluation_name": f"{report.benchmark}/{report.subset}",
+            "evaluation_result_id": _result_id(run, metric.name),
+            "sample_id": str(record["user_id"]),
+            "interaction_type": "multi_turn",
+            "input": {"raw": exchanges[0].request.messages[-1].text if exchanges else "", "reference": []},
+            "messages": list(_messages(exchanges)),
+            "answer_attribution": _attribution(exchanges),
+            "evaluation": {"score": value, "is_correct": value == best, "num_turns": len(exchanges)},
+            "token_usage": _tokens(exchanges),
+            "metadata": _as_strings({"repeat": record.get("repeat", 1)}),
+        }
+
+
+def _messages(exchanges: tuple[Exchange, ...]) -> Iterator[JSON]:
+    turn = 0
+    for exchange in exchanges:
+        for message in exchange.request.messages:
+            yield {"turn_idx": turn, "role": message.role, "content": message.text}
+            turn += 1
+        completion = exchange.completion
+        reply = {"turn_idx": turn, "role": "assistant", "content": completion.shown}
+        if completion.reasoning:
+            reply["reasoning_trace"] = completion.reasoning
+        yield reply
+        turn += 1
+
+
+def _attribution(exchanges: tuple[Exchange, ...]) -> list[JSON]:
+    if not exchanges:
+        return []
+    turns = sum(len(exchange.request.messages) + 1 for exchange in exchanges)
+    return [
+        {
+            "turn_idx": turns - 1,
+            "source": "messages[turn_idx].content",
+            "extracted_value": exchanges[-1].completion.shown,
+            "extraction_method": "custom",
+            "is_terminal": True,
+        }
+    ]
+
+
+def _tokens(exchanges: tuple[Exchange, ...]) -> JSON | None:
+    completions = [exchange.completion for exchange in exchanges]
+    if not completions or any(completion.prompt_tokens is None for completion in completions):
+        return None
+    sent = sum(completion.prompt_tokens or 0 for completion in completions)
+    received = sum(completion.completion_tokens or 0 for completion in completions)
+    return {"input_tokens": sent, "output_tokens": received, "total_tokens": sent + received}
+
+
+# Identifiers
+
+
+def _model_id(run: SavedRun) -> str:
+    """Return the model as `developer/name`, by the provider's name where the model has no developer's."""
+    model = run.manifest.identity["model"]
+    return model if "/" in model else f"{run.manifest.provenance.get('provider') or 'unknown'}/{model}"
+
+
+def _evaluation_id(run: SavedRun) -> str:
+    benchmark = f"{run.manifest.identity['benchmark']}/{run.files.subset}"
+    return f"{benchmark}/{_model_id(run)}/{_epoch(run.manifest.times['created'])}"
+
+
+def _file_id(run: SavedRun) -> UUID:
+    """Return the identifier that the schema's repository names files by; another export of the run has it too."""
+    return UUID(bytes=sha256(f"{_evaluation_id(run)} {run.name}".encode()).digest()[:16], version=4)
+
+
+def _result_id(run: SavedRun, metric: str) -> str:
+    return f"{_evaluation_id(run)}#{metric}"
+
+
+def _epoch(moment: str) -> str:
+    return str(int(datetime.fromisoformat(moment).timestamp()))
+
+
+def _as_strings(values: JSON) -> dict[str, str]:
+    return {name: value if isinstance(value, str) else orjson.dumps(value).decode() for name, value in values.items()}

@@ -1,0 +1,62 @@
+"""`--quiet` and `--json`: what is printed of a run by those that want little, and by programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from harness import run
+from harness.cli import main
+from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
+
+DEMO = ("run", "--demo", "--subset", "weibo", "--limit", "3")
+
+
+def test_quiet_run_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither progress nor notices nor pages; the settings file can say so, too."""
+    assert main([*DEMO, "--quiet", "--results-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 1 and "3 of 3 users: Recall" in printed.out
+    assert printed.err == ""
+
+
+def test_quiet_run_of_two_models_prints_a_line_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each line begins with the run's name."""
+    models = ("--model", "baseline/recency", "--model", "baseline/random")
+    assert main([*DEMO, *models, "--quiet", "--results-dir", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.partition(",")[0] for line in lines) == ["demo-random", "demo-recency"]
+
+
+def test_quiet_run_that_stops_says_why_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors are printed whatever is asked for."""
+    replies = iter(range(2))
+
+    def two_replies(body: dict[str, object]) -> tuple[int, bytes]:
+        return baseline(body) if next(replies, None) is not None else busy(body)
+
+    with serving(two_replies) as server:
+        words = ("--model", "m", "--api-url", server.url, "--concurrency", "1", *UNTIL_STOPPED)
+        assert main([*DEMO, *words, "--quiet", "--results-dir", str(tmp_path)]) != 0
+    printed = capsys.readouterr().out
+    assert "stopped: " in printed and "resume with: " in printed
+
+
+def test_json_of_a_run_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """State, users and figures of each run, also of one that was complete before."""
+    for _ in range(2):
+        assert main([*DEMO, "--json", "--results-dir", str(tmp_path)]) == 0
+        [made] = orjson.loads(capsys.readouterr().out)
+        assert (made["name"], made["subset"], made["state"]) == ("demo-recency", "weibo", "complete")
+        assert (made["users"], made["done"], made["failed"]) == (3, 3, 0)
+        report = orjson.loads(Path(made["report"]).read_bytes())
+        assert made["metrics"]["Recall"] == report["metrics"]["Recall"]
+
+
+def test_progress_in_python_replaces_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A caller that shows snapshots itself gets nothing else."""
+    seen = []
+    run(model="baseline/recency", demo=True, subset="weibo", limit=3, results_dir=tmp_path, progress=seen.append)
+    assert seen and capsys.readouterr() == ("", "")
