@@ -94,7 +94,7 @@ def test_recency_beats_random_with_intervals_apart(tmp_path: Path) -> None:
             assert recency[metric]["ci95"][0] > random[metric]["ci95"][1], (subset, metric)
 
 
-@pytest.mark.parametrize(("words", "name"), [([], "recency"), (["dailymobility"], "commuter")])
+@pytest.mark.parametrize(("words", "name"), [([], "demo-recency"), (["dailymobility"], "demo-dailymobility-commuter")])
 def test_demo_without_a_model_plays_a_baseline(words: list[str], name: str, tmp_path: Path) -> None:
     """Where an endpoint is named, its model has to be named too."""
     where = ["--demo", "--limit", "2", "--no-html", "--results-dir", str(tmp_path)]

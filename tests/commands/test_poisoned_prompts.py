@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.support import SHIPPED
 from tests.support.plugins import Commands
 from tests.support.scripted import baseline, serving
 
@@ -52,7 +53,7 @@ def test_prompts_that_always_time_out_become_failed_users_with_their_tries_over_
     words = ("--timeout", "0.4", "--max-retries", RETRIES, "--max-outage", 5, "--concurrency", 16)
     with serving(endpoint) as server:
         about = ("--platform", "weibo", "--limit", 40, "--name", "r", "--no-html", "--structured", "none")
-        harness("run", "--demo", "--model", "m", "--api-url", server.url, *about, *words, code=3)
+        harness("run", *SHIPPED, "--model", "m", "--api-url", server.url, *about, *words, code=3)
         assert set(endpoint.tries.values()) == {2}
         endpoint.gone = 0
         harness("resume", "--name", "r", *words, code=1)

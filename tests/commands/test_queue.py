@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from harness import cli
+from tests.support import SHIPPED
 from tests.support.embedded import Served, served
 from tests.support.scripted import UNTIL_STOPPED, baseline, busy, serving
 
@@ -56,7 +57,7 @@ def harness(*arguments: str | Path) -> int:
 
 def run(results: Path, *arguments: str | Path, users: float = 0.2) -> int:
     where = ("--platform", "weibo", "--ratio", str(users), "--results-dir", results)
-    return harness("run", "--demo", "--no-html", *where, *arguments)
+    return harness("run", *SHIPPED, "--no-html", *where, *arguments)
 
 
 def manifest(results: Path, name: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from harness.store.lock import held
 from harness.store.manifest import load
 from harness.store.run import RunStore
 from harness.store.tasks import TaskIndex
-from tests.support import first_quick
+from tests.support import SHIPPED, first_quick
 from tests.support.scripted import baseline, serving
 
 USERS, LEFT = 1_200, 40
@@ -133,7 +133,7 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A new one leaves nothing to resume; one with replies is stopped as before, and its report can be made."""
-    words = ["run", "--demo", "--model", "baseline/recency", "--platform", "weibo", "--limit", "3", "--no-html"]
+    words = ["run", *SHIPPED, "--model", "baseline/recency", "--platform", "weibo", "--limit", "3", "--no-html"]
     words += ["--name", "run", "--results-dir", str(tmp_path)]
     files = RunFiles(tmp_path / "run", "weibo")
 

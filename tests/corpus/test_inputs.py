@@ -146,7 +146,7 @@ def test_a_model_called_like_a_path_has_its_run_below_the_results(command: Comma
 # DailyMobility
 
 DATA = Path("tasks/dailymobility")
-MOBILITY = ("run", "dailymobility", "--model", "baseline/commuter")
+MOBILITY = ("run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter")
 
 
 def put_city() -> None:

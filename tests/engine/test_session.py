@@ -14,7 +14,7 @@ import pytest
 from harness import defaults
 from harness.engine import accounts
 from harness.errors import MachineError
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 
 NONE = resource.RLIM_INFINITY
 MORE = defaults.OTHER_FILES
@@ -112,7 +112,7 @@ def test_advice_of_a_shell_with_few_files_is_one_that_helps(
     limit: int, concurrency: int, fits: bool | None, tmp_path: Path
 ) -> None:
     """The same in a process of its own, whose shell has called `ulimit -n`."""
-    command = [sys.executable, "-m", "harness", "run", "--demo", "--model", "baseline/recency", "--ratio", "0.1"]
+    command = [sys.executable, "-m", "harness", "run", *SHIPPED, "--model", "baseline/recency", "--ratio", "0.1"]
     more = ["--platform", "weibo", "--no-html", "--concurrency", str(concurrency), "--results-dir", str(tmp_path)]
     shell = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(limit), *command, *more]
     done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -36,12 +36,12 @@ from harness.model import Snapshots
 from harness.option import options_of
 from harness.options import options
 from harness.store.run import RunFiles
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 from tests.support.scripted import baseline, completion, serving
 
 EVERY = Path(__file__).with_name("every_function.py")
 THREE: dict[str, Any] = {"subset": "weibo", "demo": True, "limit": 3, "concurrency": 1}
-WORDS = ["--subset", "weibo", "--demo", "--limit", "3", "--concurrency", "1"]
+WORDS = ["--subset", "weibo", *SHIPPED, "--limit", "3", "--concurrency", "1"]
 
 
 # Signatures

@@ -104,7 +104,7 @@ def test_package_adds_an_extension_without_an_edit(tmp_path: Path) -> None:
     install(tmp_path, "counting", PACKAGE)
     done = called(tmp_path, "-m", "harness", *RUN, "--no-html", "--counts", "counts.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    replies = (tmp_path / "results/recency/responses_weibo.jsonl").read_bytes().count(b"\n")
+    replies = (tmp_path / "results/demo-recency/responses_weibo.jsonl").read_bytes().count(b"\n")
     counts = orjson.loads((tmp_path / "counts.json").read_bytes())
     assert counts["requests"] == replies and counts["events"] >= 3  # opened, scored, ended
 
@@ -135,7 +135,7 @@ def without(copy: Path, names: Sequence[str], parts: Sequence[str] = PARTS) -> d
 
 def works(copy: Path, cwd: Path) -> None:
     """Make the help of every command; run, resume, score again, report and list. In one process."""
-    words = [[*RUN], ["resume"], ["report", "--name", "recency"], ["status"], ["reeval"]]
+    words = [[*RUN], ["resume"], ["report", "--name", "demo-recency"], ["status"], ["reeval"]]
     code = "import harness.cli as of; from harness.commands.parser import built, parser\n"
     code += "from harness.commands.table import COMMANDS\n"
     code += "from harness.options.extension import extensions\n"
@@ -147,7 +147,7 @@ def works(copy: Path, cwd: Path) -> None:
     assert (where, codes) == (f"{copy}/harness/cli.py", f"[{','.join('0' * len(words))}]")
     kept = [name for name in SHIPPED if (copy / "harness/extensions" / name).exists()]
     assert [name for name in left if name in SHIPPED] == kept
-    assert (cwd / "results/recency/eval_report_weibo.json").exists()
+    assert (cwd / "results/demo-recency/eval_report_weibo.json").exists()
 
 
 @pytest.mark.slow

@@ -108,7 +108,10 @@ def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path
     for words in (["streamprofile", "--platform", "weibo"], ["dailymobility"]):
         called(clean, tmp_path, script, "run", *words, "--demo")
     called(clean, tmp_path, script, "verify")
-    assert {path.parent.name for path in tmp_path.glob("results/*/eval_report_*.html")} == {"recency", "commuter"}
+    assert {path.parent.name for path in tmp_path.glob("results/*/eval_report_*.html")} == {
+        "demo-recency",
+        "demo-dailymobility-commuter",
+    }
 
 
 @pytest.mark.slow

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 from tests.support.planted import PROGRAM, ran, write_modules
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
-RUN = ("run", "--model", "baseline/recency", "--demo", "--platform", "weibo", "--limit", "2")
+RUN = ("run", "--model", "baseline/recency", *SHIPPED, "--platform", "weibo", "--limit", "2")
 
 
 @dataclass

@@ -137,7 +137,7 @@ def agent(tmp_path: Path) -> Path:
     mark = f"open({str(tmp_path / 'ran')!r}, 'a').close()\n"
     file.write_text(mark + RULES.read_text(encoding="utf-8"), encoding="utf-8")
     options = ["--api-url", "http://127.0.0.1:9/v1", "--agent", str(file), "--name", "rules"]
-    assert main(["run", "dailymobility", "--model", "m", *options]) == 0
+    assert main(["run", "dailymobility", "--model", "m", "--name", "m", *options]) == 0
     whole = tmp_path / "results/rules/inference_results_beijing.jsonl"
     whole.write_bytes(whole.read_bytes()[:100])
     assert main(["reeval"]) == 1

@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 DATA = ROOT / "tests" / "data"
 
+SHIPPED = ("--tasks-dir", str(ROOT / "harness" / "sample"))
+"""The synthetic tasks of `--demo`, in runs that are named after the model alone."""
+
 ALL_EXAMPLES = "HARNESS_ALL_EXAMPLES"
 """A variable. Where it is set, as in CI, properties draw all their examples."""
 

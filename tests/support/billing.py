@@ -20,6 +20,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support import SHIPPED
 from tests.support.processes import wait_for
 from tests.support.scripted import PromptHandler, answer, listening
 
@@ -248,7 +249,7 @@ class Bench:
 
     def run(self, *words: str, limit: int = 9) -> int:
         models = [] if "--model" in words else ["--model", "p:a"]
-        where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--max-retries", "2"]
+        where = [*SHIPPED, "--platform", "weibo", "--limit", str(limit), "--no-html", "--max-retries", "2"]
         return self.command("run", *where, *models, *self.providers, *words)
 
     def resume(self, *words: str) -> int:
@@ -308,7 +309,7 @@ def hang_after(bench: Bench, script: Script, answered: int) -> None:
 def playing(bench: Bench, *words: str, limit: int = 9) -> Iterator[subprocess.Popen[str]]:
     """A `run` of the bench in a process of its own, which is killed at the end."""
     models = [] if "--model" in words else ["--model", "p:a"]
-    where = ["--demo", "--platform", "weibo", "--limit", str(limit), "--no-html", "--results-dir", str(bench.results)]
+    where = [*SHIPPED, "--platform", "weibo", "--limit", str(limit), "--no-html", "--results-dir", str(bench.results)]
     command = [sys.executable, "-m", "harness", "run", *where, *models, *bench.providers, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -324,7 +325,7 @@ def killed_once(bench: Bench, script: Script, *words: str, answered: int = 12, i
         wait_for(lambda: bench.account.arrived >= answered + in_flight)
     bench.account.release.set()
     bench.account.script = script
-    where = ["--demo", "--platform", "weibo", "--limit", "9", "--no-html", "--model", "p:a"]
+    where = [*SHIPPED, "--platform", "weibo", "--limit", "9", "--no-html", "--model", "p:a"]
     return [*where, *bench.providers, *words]
 
 
@@ -338,7 +339,7 @@ def killed_three_times(bench: Bench, *more: str) -> list[str]:
         return Act(act.tokens, None, "hang") if bench.account.arrived > hold["from"] else act
 
     bench.account.script = script
-    words = ["--demo", "--platform", "weibo", "--no-html", "--model", "p:a", "--max-tokens", "60"]
+    words = [*SHIPPED, "--platform", "weibo", "--no-html", "--model", "p:a", "--max-tokens", "60"]
     words += ["--repeats", "4", "--limit", "40", "--concurrency", "100", *bench.providers]
     where = ["--results-dir", str(bench.results)]
     for _ in range(3):

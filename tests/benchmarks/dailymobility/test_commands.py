@@ -77,7 +77,8 @@ def laid(folder: Path, contents: Mapping[str, bytes]) -> Path:
 
 def run(tasks: Path, results: Path, *options: object, model: str = "baseline/commuter") -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
-    return main(["run", "dailymobility", "--model", model, "--no-html", *where, *map(str, options)])
+    named = [] if "--name" in options else ["--name", model.rpartition("/")[2]]
+    return main(["run", "dailymobility", "--model", model, *named, "--no-html", *where, *map(str, options)])
 
 
 def on(server: Server, tasks: Path, results: Path, *options: object) -> int:
@@ -431,7 +432,7 @@ def config(tmp_path: Path) -> Callable[..., Path]:
 
 def configured(tasks: Path, results: Path, file: Path, *options: str) -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
-    return main(["run", "dailymobility", "--config", str(file), "--no-html", *where, *options])
+    return main(["run", "dailymobility", "--config", str(file), "--name", "m", "--no-html", *where, *options])
 
 
 def echoing(script: Script) -> Script:
@@ -933,7 +934,22 @@ def test_the_lists_of_an_earlier_run_are_set_aside_with_its_report(town: Path, t
 def test_the_bias_of_a_score_is_next_to_it_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That of the jackknife: what the score is off the one without bias, which the report has."""
     results = ["--results-dir", str(tmp_path)]
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--demo", "--no-html", *results]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "dailymobility",
+                "--model",
+                "baseline/commuter",
+                "--name",
+                "commuter",
+                "--demo",
+                "--no-html",
+                *results,
+            ]
+        )
+        == 0
+    )
     assert re.search(r"Score \d+\.\d\d% \(bias -\d+\.\d\d points\)", capsys.readouterr().out)
     report = json.loads((tmp_path / "commuter" / "eval_report_beijing.json").read_bytes())
     bias, value = report["bias"]["Score"], report["metrics"]["Score"]["value"]

@@ -21,7 +21,7 @@ from harness.cli import main
 from harness.commands.export import formats
 from harness.interface import load_run
 from harness.store import log
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 from tests.support.scripted import baseline, completion, serving
 
 STARS = ROOT / "examples" / "star_rating" / "star_rating.py"
@@ -51,9 +51,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return 200, orjson.dumps(reply)
 
     with serving(stuttering) as server:
-        words = ("--demo", "--platform", "weibo", "--limit", "4", "--repeats", "2")
+        words = (*SHIPPED, "--platform", "weibo", "--limit", "4", "--repeats", "2")
         run(folder, "--model", "m", *words, "--api-url", server.url)
-    run(folder, "dailymobility", "--model", "baseline/commuter", "--demo", "--limit", "2")
+    run(folder, "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *SHIPPED, "--limit", "2")
     run(folder, str(STARS), "--model", "baseline/four-stars", "--tasks-dir", str(STARS.parent))
     return folder
 

@@ -23,12 +23,12 @@ from harness.commands.export import TRACKERS, trackers
 from harness.interface import load_run
 from harness.store.manifest import Manifest
 from tests.commands.test_commands import write_tasks
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 from tests.support.scripted import baseline, serving
 from tests.support.trackers import Kept, Library, Mlflow, Wandb
 
 KEY = "sk-test-0123456789abcdef"
-DEMO = ("run", "--model", "baseline/recency", "--demo", "--platform", "weibo")
+DEMO = ("run", "--model", "baseline/recency", *SHIPPED, "--platform", "weibo")
 Streams = pytest.CaptureFixture[str]
 
 

@@ -11,11 +11,12 @@ import pytest
 from harness.analysis import rescoring
 from harness.cli import main
 from tests.commands.test_commands import run, tasks
+from tests.support import SHIPPED
 from tests.support.scripted import by_turns, serving
 
 __all__ = ["tasks"]
 
-WORDS = ("run", "--model", "baseline/recency", "--subset", "weibo", "--demo", "--limit", "2")
+WORDS = ("run", "--model", "baseline/recency", "--subset", "weibo", *SHIPPED, "--limit", "2")
 
 
 def test_run_of_these_words_is_scored_again(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from harness.cost import rounded
 from harness.defaults import SAMPLE_FOLDER
 from harness.reporting import report_files
 from harness.reporting.report import page
+from tests.support import SHIPPED
 from tests.support.before import sheets
 from tests.support.scripted import answer, completion, serving
 
@@ -73,7 +74,7 @@ def providers(folder: Path, url: str, **changed: str) -> Path:
 
 
 def run(results: Path, *words: str) -> int:
-    return main(["run", "--demo", "--platform", "weibo", "--no-html", "--results-dir", str(results), *words])
+    return main(["run", *SHIPPED, "--platform", "weibo", "--no-html", "--results-dir", str(results), *words])
 
 
 @pytest.fixture(scope="module")

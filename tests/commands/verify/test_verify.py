@@ -29,7 +29,7 @@ from harness.options.plan import sampling_again
 from harness.store.files import RunFiles
 from harness.store.log import seal, unseal
 from harness.store.manifest import RUNNING, load
-from tests.support import ROOT, examples
+from tests.support import ROOT, SHIPPED, examples
 from tests.support.scripted import Script, baseline, serving
 
 Told = pytest.CaptureFixture[str]
@@ -653,7 +653,23 @@ def test_line_with_a_right_checksum_that_is_no_json_is_found(complete: Path, cap
 def test_planned_day_is_what_its_response_gives(tmp_path: Path, capsys: Told) -> None:
     """A day that was moved to other places, with the measures that it would have, is found."""
     out = ["--results-dir", str(tmp_path)]
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--demo", "--ratio", "0.05", *out]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "dailymobility",
+                "--model",
+                "baseline/commuter",
+                "--name",
+                "commuter",
+                *SHIPPED,
+                "--ratio",
+                "0.05",
+                *out,
+            ]
+        )
+        == 0
+    )
     folder = tmp_path / "commuter"
     assert proof(folder, capsys)["findings"] == []
     path = folder / "inference_results_beijing.jsonl"
@@ -672,7 +688,23 @@ def test_planned_day_is_what_its_response_gives(tmp_path: Path, capsys: Told) ->
 def test_agent_is_played_again_with_trust_alone(tmp_path: Path, capsys: Told) -> None:
     """Without it there is a note; with it a record that its replies do not give is found."""
     out = ["--results-dir", str(tmp_path), "--agent", str(ROOT / "examples" / "commuting_agent.py")]
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--demo", "--ratio", "0.05", *out]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "dailymobility",
+                "--model",
+                "baseline/commuter",
+                "--name",
+                "commuter",
+                *SHIPPED,
+                "--ratio",
+                "0.05",
+                *out,
+            ]
+        )
+        == 0
+    )
     folder = tmp_path / "commuter"
     assert proof(folder, capsys, "--trust")["notes"] == []
     path = folder / "inference_results_beijing.jsonl"

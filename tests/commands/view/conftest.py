@@ -13,6 +13,7 @@ from harness.cli import main
 from harness.commands.view.reading import Chosen, Folder
 from harness.commands.view.server import link
 from harness.commands.view.site import Site
+from tests.support import SHIPPED
 from tests.support.plugins import FLOOR, STARS
 
 Look = Callable[..., str]
@@ -24,8 +25,24 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("view") / "results"
     where = ("--results-dir", str(results), "--no-html")
     for model in ("recency", "random"):
-        assert main(["run", "--demo", "--model", f"baseline/{model}", "--platform", "weibo", *where]) == 0
-    assert main(["run", "dailymobility", "--demo", "--model", "baseline/commuter", "--limit", "5", *where]) == 0
+        assert main(["run", *SHIPPED, "--model", f"baseline/{model}", "--platform", "weibo", *where]) == 0
+    assert (
+        main(
+            [
+                "run",
+                "dailymobility",
+                *SHIPPED,
+                "--model",
+                "baseline/commuter",
+                "--name",
+                "commuter",
+                "--limit",
+                "5",
+                *where,
+            ]
+        )
+        == 0
+    )
     assert main(["run", str(STARS), "--model", FLOOR, "--tasks-dir", str(STARS.parent), *where]) == 0
     return results
 

@@ -23,6 +23,7 @@ from harness.commands.view.reading import Chosen
 from harness.commands.view.server import link, serving
 from harness.store.log import objects, seal
 from tests.commands.view.test_site import HOSTILE, RUNS, users
+from tests.support import SHIPPED
 from tests.support.chromium import PROGRAM, Tab, browser, tab
 from tests.support.processes import wait_for
 from tests.support.scripted import baseline
@@ -252,7 +253,7 @@ def faulty(folder: Path) -> Iterator[tuple[Shell, threading.Semaphore]]:
                 shell.kill()
 
 
-RUN = ("run", "--model", "m", "--demo", "--platform", "weibo", "--concurrency", "4")
+RUN = ("run", "--model", "m", *SHIPPED, "--platform", "weibo", "--concurrency", "4")
 
 
 def test_pages_move_while_a_run_is_played_killed_and_resumed(tmp_path: Path) -> None:

@@ -23,10 +23,11 @@ from harness.errors import BadInput, HarnessError, MachineError
 from harness.model import JSON
 from harness.store.files import RunFiles
 from harness.store.log import objects
+from tests.support import SHIPPED
 from tests.support.processes import wait_for
 from tests.support.scripted import baseline, serving
 
-DEMO = ["--demo", "--platform", "weibo", "--limit", "8"]
+DEMO = [*SHIPPED, "--platform", "weibo", "--limit", "8"]
 RUN = ["run", "--model", "m", "--name", "m", *DEMO, "--no-html", "--concurrency", "2"]
 
 

@@ -177,7 +177,7 @@ def test_endpoint_without_batches_stops_its_own_run_and_no_other(tmp_path: Path)
         )
     assert done.returncode == 3
     states = {files.folder.name: load(files.manifest) for files in runs(results)}
-    assert {name: made.state for name, made in states.items() if made} == {"m": "complete"}
-    assert not (results / "n").exists()  # nothing was received, and nothing may be billed
+    assert {name: made.state for name, made in states.items() if made} == {"dailymobility-m": "complete"}
+    assert not (results / "dailymobility-n").exists()  # nothing was received, and nothing may be billed
     written = [path.read_bytes() for path in results.rglob("*") if path.is_file()]
     assert not any(KEY.encode() in content for content in [*written, done.stdout, done.stderr])

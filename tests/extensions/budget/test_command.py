@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from harness.cli import main
+from tests.support import SHIPPED
 from tests.support.allowed import allow
 from tests.support.scripted import Server, baseline, serving
 
@@ -38,7 +39,7 @@ def providers(folder: Path, server: Server, queue: str = "[]") -> list[str]:
 
 
 def run(tmp_path: Path, *words: str) -> int:
-    where = ["--demo", "--platform", "weibo", "--limit", "12", "--no-html", "--max-tokens", "200"]
+    where = [*SHIPPED, "--platform", "weibo", "--limit", "12", "--no-html", "--max-tokens", "200"]
     return main(["run", *where, "--results-dir", str(tmp_path / "r"), *words])
 
 

@@ -15,7 +15,7 @@ from harness.engine.lane import Lane
 from harness.extensions.budget.budgets import metered
 from harness.extensions.budget.meter import Meter
 from tests.extensions.budget import test_meter as of_meter
-from tests.support import examples
+from tests.support import SHIPPED, examples
 from tests.support.scripted import baseline, serving
 
 
@@ -41,7 +41,7 @@ def test_budget_holds_where_tries_race(**case: Any) -> None:
 
 
 def test_budget_too_small_for_the_first_users_ends_the_run(tmp_path: Path) -> None:
-    words = ["--demo", "--platform", "weibo", "--sample-seed", "1", "--no-html", "--results-dir", str(tmp_path / "r")]
+    words = [*SHIPPED, "--platform", "weibo", "--sample-seed", "1", "--no-html", "--results-dir", str(tmp_path / "r")]
     with serving(baseline) as server:
         words += ["--api-url", server.url, "--model", "m", "--estimate", "--yes", "--budget", "5ktok"]
         assert main(["run", *words]) == 5

@@ -13,6 +13,7 @@ import pytest
 from harness.cli import main
 from harness.engine.progress import Progress
 from harness.model import Snapshot
+from tests.support import SHIPPED
 from tests.support.scripted import baseline, serving
 
 FEW = ("--limit", "12")
@@ -25,7 +26,7 @@ class Terminal(io.StringIO):
 
 def run(tmp_path: Path, url: str, *words: str) -> int:
     where = [
-        "--demo",
+        *SHIPPED,
         "--platform",
         "weibo",
         "--sample-seed",

@@ -19,6 +19,7 @@ import pytest
 
 from bench.processes import endpoint, stats
 from harness.store.log import sound_lines
+from tests.support import SHIPPED
 from tests.support.planted import PROGRAM, ran, write_modules
 from tests.support.processes import descendants, environment_of, held, listeners, wait_for, words_of
 
@@ -90,7 +91,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
 
 
 def _look(here: Path, home: Path, temporary: Path, url: str, variables: dict[str, str]) -> Seen:
-    command = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, "--demo", "--platform", "weibo"]
+    command = [*PROGRAM, "run", "--model", "baseline/recency", "--api-url", url, *SHIPPED, "--platform", "weibo"]
     command += ["--limit", "12", "--concurrency", "4", "--no-html", "--api-key-file", variables["KEY_FILE"]]
     start: Any = {"cwd": here, "env": variables, "stdout": subprocess.DEVNULL}
     responses = here / "results/recency/responses_weibo.jsonl"

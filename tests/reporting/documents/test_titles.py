@@ -12,15 +12,16 @@ from harness.cli import main
 from harness.reporting import report_files
 from harness.reporting.report import page
 from harness.scoring.reports import Report
+from tests.support import SHIPPED
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """The JSON report of a run of each benchmark, by benchmark."""
     root = tmp_path_factory.mktemp("results")
-    words = ["--demo", "--ratio", "0.05", "--no-html", "--results-dir", str(root)]
+    words = [*SHIPPED, "--ratio", "0.05", "--no-html", "--results-dir", str(root)]
     assert main(["run", "--platform", "weibo", "--model", "baseline/recency", *words]) == 0
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", *words]) == 0
+    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *words]) == 0
     return Namespace(
         profile=_read(root / "recency/eval_report_weibo.json"),
         mobility=_read(root / "commuter/eval_report_beijing.json"),

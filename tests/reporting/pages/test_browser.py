@@ -15,6 +15,7 @@ from harness.cli import main
 from harness.document import Card, Cell, Chart, Heading, Page, Paragraph, Quote, Series, Sketch, Table, Tags
 from harness.reporting.html import Browser, page, pieces, user_card
 from tests.reporting.documents.test_html import BLOCKS, HOSTILE, SHOWN, page_of_users
+from tests.support import SHIPPED
 from tests.support.chromium import PROGRAM, Tab, browser, tab
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
@@ -65,9 +66,9 @@ def looked() -> Iterator[Looked]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with a complete run of each benchmark on the synthetic tasks, and the page over both."""
     results = tmp_path_factory.mktemp("results")
-    where = ["--demo", "--results-dir", str(results)]
+    where = [*SHIPPED, "--results-dir", str(results)]
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", *where]) == 0
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", *where]) == 0
+    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *where]) == 0
     assert main(["report", "--results-dir", str(results)]) == 0
     return results
 

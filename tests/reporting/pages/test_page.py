@@ -68,7 +68,7 @@ def made(tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("results")
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
     assert main(["run", "--model", "baseline/recency", "--platform", "weibo", *where]) == 0
-    assert main(["run", "dailymobility", "--model", "baseline/commuter", *where]) == 0
+    assert main(["run", "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *where]) == 0
     return results
 
 
