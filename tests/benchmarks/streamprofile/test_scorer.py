@@ -26,7 +26,7 @@ from harness.document import Heading, Table, Verbatim
 from harness.model import JSON, Record, RunFacts
 from harness.reporting.report import blocks, headline
 from harness.scoring import reports
-from harness.scoring.reports import Report, Value
+from harness.scoring.reports import Report
 from harness.scoring.scorer import Scorer, bounds
 from harness.scoring.totals import Totals
 from tests.support import examples
@@ -336,7 +336,7 @@ def test_bounds_take_the_missing_users_as_all_worst_or_all_best(
     value: float | None, users: int, missing: int, expected: list[float | None]
 ) -> None:
     """The lowest and highest mean that the missing users could still make."""
-    assert list(bounds(Metric("m"), Value(value, None, users), missing)) == expected
+    assert list(bounds(Metric("m"), value or 0.0, users, missing)) == expected
 
 
 def test_only_an_incomplete_report_has_bounds() -> None:
