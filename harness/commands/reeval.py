@@ -44,7 +44,7 @@ def execute(args: Options) -> int:
 def _shown(made: Rescored) -> int:
     """Print where the new report is; return an exit code."""
     files, users = made.files, overview.covered(made.report)
-    summary = f"{files.folder.name}, {files.subset}: {users} scored again; report: {files.report('txt')}"
+    summary = f"{files.folder.name}, {files.subset}: scored again: {users}; report: {files.report('txt')}"
     for words in (summary, *made.notes):
         console().print(words, highlight=False, soft_wrap=True, markup=False)
     return 0 if made.complete else 1

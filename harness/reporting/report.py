@@ -32,11 +32,20 @@ APPROXIMATE = (
 
 
 def covered(report: Report) -> str:
-    """Return `38 of 40 users (INCOMPLETE)`, and with repeats how many plays of these users are scored."""
-    return scored_users(report) + ("" if report.coverage.complete else " (INCOMPLETE)")
+    """Return `38 of 40 users (INCOMPLETE), synthetic`, and with repeats how many plays of these users are scored."""
+    incomplete = "" if report.coverage.complete else " (INCOMPLETE)"
+    return ", ".join([_scored_users(report) + incomplete, *_marks(report)])
 
 
-def scored_users(report: Report) -> str:
+def _marks(report: Report) -> Iterator[str]:
+    """Yield what must be known of all figures of a report, whoever is scored."""
+    if report.is_limited:
+        yield _limits(report)
+    if report.is_synthetic:
+        yield "synthetic"
+
+
+def _scored_users(report: Report) -> str:
     coverage, repeats = report.coverage, report.repeats
     users = f"{coverage.scored_users} of {coverage.expected_users} {report.user}s"
     return users if repeats is UNSET else f"{users}, {repeats.scored} of {repeats.expected} repeats"
@@ -108,7 +117,7 @@ def _counted(counts: Mapping[str, int], answers: int, singular: str, plural: str
 def page(report: Report, *, posts: bool = False) -> Page:
     """Return the page of a report, with users' own texts if `posts` are shown."""
     coverage = report.coverage
-    warning = f"INCOMPLETE: {scored_users(report)} are scored, {coverage.failed_users} failed"
+    warning = f"INCOMPLETE: {_scored_users(report)} are scored, {coverage.failed_users} failed"
     return Page(
         f"{called(report)} · {report.heading} ({report.subset})",
         "" if coverage.complete else warning,
@@ -124,7 +133,8 @@ def _tiles(report: Report) -> Iterator[Tile]:
         interval = [f"95 % interval {spanned(metric, value)}"] if value.ci95 else []
         yield Tile(metric.name, metric.text(value.value) + unit, "; ".join([*interval, *notes_on(figure)]))
     coverage, user = report.coverage, report.user
-    yield Tile(f"{user}s scored", str(coverage.scored_users), f"of {coverage.expected_users}")
+    marks = "; ".join([f"of {coverage.expected_users}", *_marks(report)])
+    yield Tile(f"{user}s scored", str(coverage.scored_users), marks)
     if report.cost and report.cost.money:
         of_each = money_text(each([report.cost.money], coverage.scored_users))
         yield Tile("cost", money_text([report.cost.money]), of_each and f"{of_each} a {user}")
@@ -183,7 +193,7 @@ def _headline(report: Report) -> Iterator[Block]:
 
 def _coverage(report: Report) -> Iterator[Block]:
     """Yield who is scored, what failed and is invalid, what it cost, and who answered."""
-    coverage, user, users = report.coverage, report.user, scored_users(report)
+    coverage, user, users = report.coverage, report.user, _scored_users(report)
     limits = _limits(report)
     drawn = ""
     if limits:

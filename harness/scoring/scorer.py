@@ -191,11 +191,11 @@ class Scorer:
 
     def _bounds(self, totals: Totals, missing: int) -> dict[str, tuple[float | None, float | None]]:
         """Return the lowest and highest mean of each metric over all plays, of which some are missing."""
-        ends = {}
-        for metric, total, count in zip(self.benchmark.metrics, *totals.played, strict=True):
-            value = Value(float(total / count) if count else None, None, int(count))
-            ends[metric.name] = bounds(metric, value, max(0, missing))
-        return ends
+        columns = zip(self.benchmark.metrics, *totals.played.tolist(), strict=True)
+        return {
+            metric.name: bounds(metric, total / count if count else 0.0, count, max(0, missing))
+            for metric, total, count in columns
+        }
 
     def _detectable(self, values: Mapping[str, Value]) -> dict[str, float]:
         """Return the smallest difference that a comparison shows, by headline metric."""
@@ -274,14 +274,10 @@ def _spread(metrics: Sequence[Metric], rows: Array) -> Counts:
     return spread
 
 
-def bounds(metric: Metric, value: Value, missing: int) -> tuple[float | None, float | None]:
-    """Return lowest and highest mean once `missing` more users have a value; None where the metric has no bound."""
-    users = value.users or 0
-    if not users + missing:
-        return None, None
-    total = (value.value or 0.0) * users
+def bounds(metric: Metric, mean: float, count: float, missing: int) -> tuple[float | None, float | None]:
+    """Return the lowest and highest mean once `missing` more values are there; None where the metric has no bound."""
     low, high = (
-        None if bound is None else (total + missing * bound) / (users + missing)
+        None if bound is None or not count + missing else (mean * count + missing * bound) / (count + missing)
         for bound in metric.bounds or (None, None)
     )
     return low, high

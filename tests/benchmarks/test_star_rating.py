@@ -28,7 +28,7 @@ from tests.support.plugins import FLOOR, STARS, Commands, having
 from tests.support.scripted import completion, serving
 
 TASKS = STARS.parent
-DONE = "yelp: 20 of 20 users: MAE 1.200 stars, Exact 15.00%"
+DONE = "yelp: 20 of 20 users, synthetic: MAE 1.200 stars, Exact 15.00%"
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_reeval_and_reparse_change_nothing(floor: Commands) -> None:
     before, report = results.read_bytes(), floor.report("four-stars", "yelp")
     for words in (("reeval",), ("reeval", "--reparse"), ("run", STARS, "--reeval", "--model", FLOOR)):
         floor(*words)
-        assert "20 of 20 users scored again" in floor.out
+        assert "scored again: 20 of 20 users" in floor.out
         assert results.read_bytes() == before
         assert floor.report("four-stars", "yelp")["metrics"] == report["metrics"]
 

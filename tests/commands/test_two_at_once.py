@@ -164,7 +164,7 @@ def test_other_runs_have_their_turn_beside_one_that_is_held(running: Running, ca
     (line,) = shown.err.splitlines()
     assert "m, weibo: not checked" in line and f"in use by process {running.process.pid}" in line
     assert command("reeval", running.results) == 4
-    assert "done, weibo: 6 of 6 users scored again" in capsys.readouterr().out
+    assert "done, weibo: scored again: 6 of 6 users" in capsys.readouterr().out
 
 
 def test_run_can_be_looked_at_while_it_runs(running: Running, capsys: Told) -> None:

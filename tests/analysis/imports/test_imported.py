@@ -102,6 +102,11 @@ def test_a_folder_goes_through_every_command_and_back(harness: Commands, tasks: 
     assert found["F1^NS"] == f"{100 * report['secondary']['F1^NS (release code)']['value']:.2f}"
     harness("reeval", *where)
     assert list(folder.glob(f"{FILES.report('txt').name}.before-*")) == [kept], "ours can be made again"
+    ours = folder / FILES.report("txt").name
+    title, blank, body = ours.read_text().partition("\n\n")
+    ours.write_text(f"{title}{blank}An earlier version had another order.\n\n{body}")
+    harness("reeval", *where)
+    assert list(folder.glob(f"{ours.name}.before-*")) == [kept], "one of an earlier version is ours, too"
 
     (row,) = harness.json("status", "--json")
     assert (row["state"], row["users"], row["done"], row["failed"]) == ("scored", 4, 4, 0)

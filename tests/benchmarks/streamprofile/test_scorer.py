@@ -9,6 +9,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 import pytest
@@ -22,11 +23,11 @@ from harness.benchmarks.streamprofile.metrics import ERRORS, F1, GAINS, METRICS,
 from harness.benchmarks.streamprofile.scores import PER_STEP
 from harness.benchmarks.streamprofile.summary import RELEASE
 from harness.benchmarks.streamprofile.task import GivenStep, Truth
-from harness.document import Heading, Table, Verbatim
+from harness.document import Chart, Heading, Series, Table, Verbatim
 from harness.model import JSON, Record, RunFacts
-from harness.reporting.report import blocks, headline
+from harness.reporting.report import blocks, covered, headline
 from harness.scoring import reports
-from harness.scoring.reports import Report, Value
+from harness.scoring.reports import Report
 from harness.scoring.scorer import Scorer, bounds
 from harness.scoring.totals import Totals
 from tests.support import examples
@@ -336,7 +337,7 @@ def test_bounds_take_the_missing_users_as_all_worst_or_all_best(
     value: float | None, users: int, missing: int, expected: list[float | None]
 ) -> None:
     """The lowest and highest mean that the missing users could still make."""
-    assert list(bounds(Metric("m"), Value(value, None, users), missing)) == expected
+    assert list(bounds(Metric("m"), value or 0.0, users, missing)) == expected
 
 
 def test_only_an_incomplete_report_has_bounds() -> None:
@@ -673,6 +674,29 @@ def test_report_starts_with_its_headline_and_an_incomplete_one_with_its_coverage
     assert isinstance(table, Table)
     assert ("Recall", "%", "50.00", "12.50", "87.50") in table.rows
     assert not any("INCOMPLETE" in text for text in texts(complete))
+
+
+def test_first_picture_has_the_figures_that_rank_and_the_chance_level() -> None:
+    """With an interval each, and a series without bounds; what is published stands in the table below."""
+    made = report(many(60), facts(60))
+    first = next(block for block in blocks(made) if isinstance(block, Chart))
+    assert first.kind == "intervals" and first.x == ("Recall", F1)
+    assert first.series[0].values == tuple(figure.shown.value for figure in made.figures)
+    assert first.series[0].low == tuple(figure.shown.ci95 and figure.shown.ci95[0] for figure in made.figures)
+    random = msgspec.structs.replace(made, chance={"Recall": 0.25})
+    first = next(block for block in blocks(random) if isinstance(block, Chart))
+    assert first.series[1] == Series("chance", (0.25, None))
+
+
+def test_marks_of_a_share_and_of_synthetic_tasks_follow_the_coverage() -> None:
+    """In the line that a run ends with, wherever it is printed."""
+    run = {"limit": 2, "users_in_tasks": 8, "sample_seed": 1}
+    made = report(many(2), facts(2, run=run, notes=("The tasks are synthetic.",)))
+    assert covered(made) == "2 of 2 users, a limit of 2, synthetic"
+    assert made.is_partial and made.is_limited and made.is_synthetic and made.share == 0.25
+    whole = report(many(2), facts(3))
+    assert covered(whole) == "2 of 3 users (INCOMPLETE)"
+    assert whole.is_partial and not whole.is_limited and not whole.is_synthetic
 
 
 @pytest.mark.parametrize(
