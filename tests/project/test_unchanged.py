@@ -64,7 +64,7 @@ def test_failures_are_of_the_same_users(golden: Contents, today: Contents) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".txt", "stats.json", ".xlsx.json"])
 def test_tables_of_runs_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
-    """`stats` in each of its formats, with ranks and marks. The note on approximate intervals comes with these alone."""
+    """`stats` in each of its formats, with ranks and marks. The note on `~` comes with intervals alone."""
     note = f"no sentence has the number {FEWEST} any more"
     assert [difference for difference in changed(golden, today, "stats", suffix) if not difference.endswith(note)] == []
 
