@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness.scoring.intervals import FEWEST
 from tests.support import before
 from tests.support.sameness import differences
 
@@ -63,8 +64,9 @@ def test_failures_are_of_the_same_users(golden: Contents, today: Contents) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".csv", ".md", ".tex", ".txt", "stats.json", ".xlsx.json"])
 def test_tables_of_runs_have_the_same_figures(golden: Contents, today: Contents, suffix: str) -> None:
-    """`stats` in each of its formats, with ranks and marks."""
-    assert changed(golden, today, "stats", suffix) == []
+    """`stats` in each of its formats, with ranks and marks. The note on `~` comes with intervals alone."""
+    note = f"no sentence has the number {FEWEST} any more"
+    assert [difference for difference in changed(golden, today, "stats", suffix) if not difference.endswith(note)] == []
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from harness.commands.stats.run_reports import RunReport
 from harness.commands.stats.standings import AVERAGE, ENOUGH, Standing, groups, without_skill
+from harness.scoring.intervals import FEWEST
 
 MOST = 10
 """Runs or reports that a sentence names."""
@@ -13,7 +14,7 @@ BEST = "Bold: best of its column, underlined: second; of complete runs, same pro
 CHANCE = "Chance: random answers to the same tasks; ±: standard error, where it is drawn."
 BIAS = "Bias: of the mean, by the number of users (jackknife)."
 RANK = "Rank: among runs of the same prompt and tasks; =: not separable from the best."
-APPROXIMATE = "~: shows the order of magnitude alone: of few users, or few that differ."
+APPROXIMATE = f"~: shows the order of magnitude alone: fewer than {FEWEST} users, or few that differ."
 Reports = dict[tuple[str, str], RunReport]
 
 
