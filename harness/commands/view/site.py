@@ -117,7 +117,7 @@ class Site:
             "total": len(rows),
             "chosen": chosen,
             "kinds": kinds,
-            "body": Markup().join(tables),
+            "body": Markup().join(tables) or rendered([Paragraph("There is no run here.")]),
             "live": True,
             **paging,
         }
