@@ -810,18 +810,18 @@ def in_a_thread(*scripts: Script) -> Iterator[Server]:
 
 
 @pytest.mark.slow
-def test_run_through_every_hostile_reply_scores_nobody_on_a_failure(
+def test_run_through_hostile_replies_scores_nobody_on_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of each kind after another comes in place of a reply; no user fails, and the results file is that of a calm
+    """Every second one after another comes in place of a reply; no user fails, and the results file is that of a calm
     run."""
-    of_each_kind = {kinds: script for script, kinds in RETRIED.values()}
+    half = [script for script, _ in RETRIED.values()][::2]
     monkeypatch.setenv("LLM_API_KEY", KEY)
     tasks = str(tmp_path / "tasks")
     assert main(["synth", "--out", tasks, "--users", "12", "--platform", "zhihu"]) == 0
     options = ["--platform", "zhihu", "--name", "run", "--tasks-dir", tasks, "--timeout", "0.5", "--max-retries", "60"]
     found = {}
-    for label, scripts in (("calm", []), ("hostile", [*of_each_kind.values()])):
+    for label, scripts in (("calm", []), ("hostile", half)):
         with in_a_thread(*scripts) as server:
             run = [
                 "run",
@@ -841,5 +841,5 @@ def test_run_through_every_hostile_reply_scores_nobody_on_a_failure(
     kinds = {event["kind"] for event in events if event["what"] == "retry"} | {*of_probes}
     assert found["hostile"] == found["calm"]
     assert kinds >= {"timeout", "too_large", "bad_http", "bad_json", "truncated", "connection", "http_101"}
-    assert log.count('"what":"retry"') + len(of_probes) >= len(of_each_kind)
+    assert log.count('"what":"retry"') + len(of_probes) >= len(half)
     assert KEY not in log

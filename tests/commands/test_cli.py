@@ -240,16 +240,12 @@ def ended(at_exit: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_ctrl_c_after_the_command_shows_no_traceback() -> None:
-    """Python's own handler would raise in whatever the interpreter's last steps are at."""
-    process = ended("signal.raise_signal(signal.SIGINT)")
+def test_process_ends_without_another_collection_of_garbage_and_ctrl_c_then_shows_no_traceback() -> None:
+    """A collection would look at every object, and find nothing to close; Python that calls a command goes on, and
+    collects. Python's own handler of Ctrl-C would raise in whatever the interpreter's last steps are at."""
+    process = ended("(print(gc.get_freeze_count() > 0, flush=True), signal.raise_signal(signal.SIGINT))")
     assert (process.returncode, process.stderr) == (-signal.SIGINT, "")
-    assert process.stdout.startswith("usage: ")
-
-
-def test_process_ends_without_another_collection_of_garbage() -> None:
-    """It would look at every object, and find nothing to close. Python that calls a command goes on, and collects."""
-    assert ended("print(gc.get_freeze_count() > 0)").stdout.endswith("\nTrue\n")
+    assert process.stdout.startswith("usage: ") and process.stdout.endswith("\nTrue\n")
     before = gc.get_freeze_count()
     assert main(["config", "--help"]) == 0 and gc.get_freeze_count() == before
 

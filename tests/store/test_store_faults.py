@@ -167,9 +167,11 @@ every_fault = pytest.mark.parametrize(
     "how",
     [
         "EIO",
-        "death after",
         "death midway",
-        *[pytest.param(how, marks=pytest.mark.slow) for how in ("ENOSPC", "full", "broken", "short", "death before")],
+        *[
+            pytest.param(how, marks=pytest.mark.slow)
+            for how in ("ENOSPC", "full", "broken", "short", "death before", "death after")
+        ],
     ],
 )
 

@@ -26,8 +26,8 @@ ALL_EXAMPLES = "HARNESS_ALL_EXAMPLES"
 
 
 def examples(number: int) -> int:
-    """Return how many examples of `number` a property draws: the quick tests take a third, other ones each time."""
-    return number if os.environ.get(ALL_EXAMPLES) else max(5, number // 3)
+    """Return how many examples of `number` a property draws: the quick tests take a tenth, other ones each time."""
+    return number if os.environ.get(ALL_EXAMPLES) else max(5, number // 10)
 
 
 def first_quick(values: Iterable[Any]) -> list[Any]:

@@ -741,7 +741,9 @@ def test_options_without_effect_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("place", ["", "datasets/DailyMobility", "DATASETS/dailymobility", "DailyMobility"])
+@pytest.mark.parametrize(
+    "place", ["", *first_quick(["DATASETS/dailymobility", "datasets/DailyMobility", "DailyMobility"])]
+)
 def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> None:
     """The layout of asbench, and the data folder itself; later commands find it without being given its place."""
     tasks, out = tmp_path / "theirs", tmp_path / "out"
@@ -754,7 +756,9 @@ def test_data_is_found_where_it_lies(town: Path, tmp_path: Path, place: str) -> 
         assert again(command, out, "--name", "m", "--tasks-dir", str(town)) == 0
 
 
-@pytest.mark.parametrize(("place", "agent"), [("datasets/DailyMobility", RULES), ("DailyMobility", None), ("", None)])
+@pytest.mark.parametrize(
+    ("place", "agent"), first_quick([("datasets/DailyMobility", RULES), ("DailyMobility", None), ("", None)])
+)
 def test_run_is_resumed_with_data_that_moved_to_the_layout_of_asbench(
     place: str, agent: Path | None, own: Path, tmp_path: Path, capsys: Told
 ) -> None:
