@@ -15,6 +15,7 @@ most a token a byte for a prompt, and for a completion what `ceiling` returns.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date
 from decimal import Context, Decimal, Inexact, localcontext
@@ -228,11 +229,11 @@ class Bill:
     """What a run's requests have used at each rate; an accumulator."""
 
     def __init__(self) -> None:
-        self._usages: dict[Rate, RunUsage] = {}
+        self._usages: defaultdict[Rate, RunUsage] = defaultdict(RunUsage)
 
     def at(self, rate: Rate) -> RunUsage:
         """Return what counts the requests at a rate."""
-        return self._usages.setdefault(rate, RunUsage())
+        return self._usages[rate]
 
     def lose(self, rate: Rate, requests: int, sent: int) -> None:
         """Add requests of so many bytes that may have been billed, without a reply."""

@@ -233,7 +233,9 @@ class RunStore:
         """Append a user's reply to the request with this digest; `nth` is how often it was sent before. It can be read
         again (`responses_of`) until the user has its record."""
         line = response_line(key, request, nth, reply, repeat, self.rate)
-        self._take_response(line, position, self._responses.append(line))
+        offset = self._responses.append(line)
+        self._saved.setdefault(position, []).append(offset)
+        self.tally.add(reply.completion, self.rate, reply.sent, reply.reused, reply.endpoint)
         self._unsynced_line()
 
     def append_lines(self, name: str, lines: bytes, index: TaskIndex) -> tuple[int, list[JSON]]:
@@ -397,16 +399,11 @@ class RunStore:
         self.tally, self._saved = RunTally(), {}
         for line, data in log.objects(self.files.responses):
             self.beat()
+            self.tally.add_reply(data)
             position = index.of(data)
-            is_done = position is not None and done[position]
-            self._take_response(data, None if is_done else position, line.offset)
+            if position is not None and not done[position]:
+                self._saved.setdefault(position, []).append(line.offset)
         self.tally.add_events(self.files)
-
-    def _take_response(self, line: JSON, position: int | None, offset: int) -> None:
-        """Count a line that the file has, and note where it is if it is of a task that is not done."""
-        self.tally.add_reply(line)
-        if position is not None:
-            self._saved.setdefault(position, []).append(offset)
 
 
 def lock_runs(

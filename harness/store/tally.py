@@ -35,12 +35,16 @@ class RunTally:
 
     def add_reply(self, line: JSON) -> None:
         """Count a line of the responses, if it is one as the harness writes it."""
-        completion = completion_of(line)
-        if "reused" in line:  # it was paid for there
-            self.reused[str(line["reused"])] += 1
+        completion, reused = completion_of(line), line.get("reused")
+        self.add(completion, Rate.of(line), count_of(line.get("sent")), reused, line.get("endpoint"))
+
+    def add(self, completion: Completion | None, rate: Rate, sent: int, reused: object, endpoint: object) -> None:
+        """Count a reply to a request of so many bytes; `completion` is None where it cannot be used."""
+        if reused is not None:  # it was paid for there
+            self.reused[str(reused)] += 1
         elif completion:
-            self.bill.at(Rate.of(line)).add(completion, count_of(line.get("sent")))
-        if completion and line.get("endpoint") != EMBEDDED:
+            self.bill.at(rate).add(completion, sent)
+        if completion and endpoint != EMBEDDED:
             self.replies.add(completion)
 
     def add_event(self, line: JSON) -> None:
