@@ -42,20 +42,17 @@ class Template:
         self.files: Mapping[str, bytes] = {f"{KEPT}own.txt" if is_own else kept_name(file): data}
         system, user = _split_roles(text, file)
         self._system, self._user = _cut(system, known, file), _cut(user, known, file)
+        self._fixed_system = _filled("system", self._system, {}) if len(self._system) == 1 else None
         if missing := needed.difference(self._system[1::2], self._user[1::2]):
             places = " and ".join(f"${{{name}}}" for name in sorted(missing))
             raise BadInput(f"{file}: the prompt template has no place {places}, and without it no model could answer")
 
     def messages(self, values: Mapping[str, str]) -> tuple[Message, ...]:
         """Return the messages, filled with the value of each place."""
-
-        def filled(role: str, parts: tuple[str, ...]) -> Message:
-            texts = list(parts)
-            texts[1::2] = [values[name] for name in parts[1::2]]
-            return Message(role, "".join(texts))
-
-        user = filled("user", self._user)
-        return (filled("system", self._system), user) if self._system else (user,)
+        user = _filled("user", self._user, values)
+        if not self._system:
+            return (user,)
+        return (self._fixed_system or _filled("system", self._system, values), user)
 
 
 def kept_name(path: Path) -> str:
@@ -90,3 +87,10 @@ def _cut(text: str, known: frozenset[str], file: Path) -> tuple[str, ...]:
         if name not in known:
             raise BadInput(f"{file}: unknown place ${{{name}}}; known are {', '.join(sorted(known))}")
     return parts
+
+
+def _filled(role: str, parts: tuple[str, ...], values: Mapping[str, str]) -> Message:
+    """Return a message of the parts that `_cut` returns."""
+    texts = list(parts)
+    texts[1::2] = [values[name] for name in parts[1::2]]
+    return Message(role, "".join(texts))

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -78,7 +79,7 @@ class Line(Struct):
     bio: str | None = None
 
 
-class GivenStep(Struct, frozen=True):
+class GivenStep(Struct, frozen=True, dict=True):
     """What the model may see of a step. `pool` is in the file's order."""
 
     step_id: int
@@ -86,11 +87,11 @@ class GivenStep(Struct, frozen=True):
     posts_text: str
     pool: tuple[str, ...]
 
-    @property
+    @cached_property
     def tags(self) -> AbstractSet[str]:
         return frozenset(self.pool)
 
-    @property
+    @cached_property
     def asked(self) -> int:
         """The number of tags to predict: a quarter of the pool, at least one, rounded half to even."""
         return max(1, round(0.25 * len(self.pool)))
@@ -115,7 +116,7 @@ class Sets(NamedTuple):
     true: AbstractSet[str]
 
 
-class Truth(Struct, frozen=True):
+class Truth(Struct, frozen=True, dict=True):
     """What scores a step: tags that are kept (K), new (N), as the file lists them, and each kind of distractors by
     metric name."""
 
@@ -123,7 +124,7 @@ class Truth(Struct, frozen=True):
     new: Collection[str]
     distractors: Mapping[str, AbstractSet[str]]
 
-    @property
+    @cached_property
     def sets(self) -> Sets:
         kept, new = frozenset(self.kept), frozenset(self.new)
         return Sets(kept, new, kept | new)
