@@ -6,11 +6,12 @@ learning curves and counts. Neither depends on how users were grouped.
 
 from __future__ import annotations
 
+import operator
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,7 @@ class CurvePoint(NamedTuple):
     sums: tuple[int, ...]
 
     def plus(self, other: CurvePoint) -> CurvePoint:
-        return CurvePoint(self.users + other.users, tuple(map(int.__add__, self.sums, other.sums)))
+        return CurvePoint(self.users + other.users, tuple(map(operator.add, self.sums, other.sums)))
 
     def of_names(self) -> Iterator[tuple[int, ...]]:
         """Yield for each name of `NAMES` the sums of its values, of their squares, cubes and fourth powers (in
@@ -309,7 +310,9 @@ class _StepTable:
 
 def _matrix(values: Sequence[Mapping[str, float | None]], names: Sequence[str]) -> Array:
     """Return steps x names, NaN where undefined. Raise `ValueError` for what is no fraction."""
-    found = np.array(list(map(itemgetter(*names), values)), dtype=np.float64).reshape(-1, len(names))
+    rows = map(operator.itemgetter(*names), values)
+    fractions = [np.nan if value is None else value for row in rows for value in row]
+    found = np.frombuffer(array("d", fractions)).reshape(-1, len(names))  # numpy reads lists slowly
     if (np.abs(found) > 1).any():
         raise ValueError("a metric beyond 1")
     return found
