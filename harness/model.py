@@ -69,8 +69,9 @@ class Request:
     full_messages: Sequence[Mapping[str, Any]] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        if taken := sorted(RESERVED.intersection(self.parameters)):
-            raise ValueError(f"Request.parameters cannot set {', '.join(taken)}: the run and `messages` decide that")
+        if not RESERVED.isdisjoint(self.parameters):
+            taken = ", ".join(sorted(RESERVED.intersection(self.parameters)))
+            raise ValueError(f"Request.parameters cannot set {taken}: the run and `messages` decide that")
 
 
 LARGEST_COUNT = 2**40

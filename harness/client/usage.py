@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from harness.model import LARGEST_COUNT, UnclearTokens
 
-ANTHROPIC_CACHE = ("cache_read_input_tokens", "cache_creation_input_tokens")
-"""Of a prompt, besides `input_tokens`; relays to OpenAI's format may have included them or not."""
 NOTHING_UNCLEAR = UnclearTokens()
 
 
@@ -46,7 +44,8 @@ def reported_tokens(usage: dict[str, Any], *, has_text: bool) -> ReportedTokens:
         excess -= reasoning
     elif reasoning and reasoning > completion:
         excess = max(excess, reasoning)
-    read, written = (_count(usage, name) or 0 for name in ANTHROPIC_CACHE)
+    read = _count(usage, "cache_read_input_tokens") or 0
+    written = _count(usage, "cache_creation_input_tokens") or 0  # relays to OpenAI's format may include both, or not
     beyond = 0 if read in cached or (cached and not read) else read + written
     if read:
         cached.append(read)

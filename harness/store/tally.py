@@ -1,6 +1,6 @@
 """What the lines of a run's logs add up to: the bill, and what its replies say.
 
-There is one way for a line into the sums, whether it is written now, was written by an earlier process, or by a worker.
+There is one way for a reply into the sums, whether it is saved now, or was by an earlier process or by a worker.
 """
 
 from __future__ import annotations
