@@ -32,7 +32,8 @@ def urn(key: str, truth: Truth, step: GivenStep) -> Urn:
     pool, sets = step.tags, truth.sets
     seed = int.from_bytes(blake2b(f"{key}\n{step.step_id}".encode("utf-8", "surrogatepass"), digest_size=8).digest())
     new, kept = pool & sets.new, pool & sets.kept
-    inside = len(new - kept), len(kept - new), len(new & kept)
+    both = len(new & kept)
+    inside = len(new) - both, len(kept) - both, both
     return seed, len(pool), step.asked, *inside, len(sets.new), len(sets.kept), len(sets.true)
 
 
