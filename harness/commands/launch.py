@@ -51,7 +51,7 @@ def launch(
         for session in sessions:
             if session.code is None:
                 session.finish()
-        _close(sessions, hooks, console, say)
+        _close(sessions, hooks, console, say, several=len(plans) > 1)
         if caller.json:
             show_json([outcome(run, session) for session in sessions for run in session.runs])
     return max([code, *[session.code or 0 for session in sessions]])
@@ -65,13 +65,15 @@ def _say_nothing(words: str) -> None:
     """Leave out what a quiet command does not print."""
 
 
-def _close(sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, say: Say) -> None:
+def _close(
+    sessions: Sequence[Session], hooks: Sequence[Hooks], console: SharedConsole, say: Say, *, several: bool
+) -> None:
     """Print how the runs of several plans have ended, and the commands that go on with them; and, once for all that
     were played, what would have been good to know before."""
-    if len(sessions) > 1:
-        if say is not _say_nothing:
-            console.print(ends(sessions), highlight=False, markup=False)
-        left = [session.plan for session in sessions if session.is_resumable]
+    if several and say is not _say_nothing:
+        console.print(ends(sessions), highlight=False, markup=False)
+    left = [session.plan for session in sessions if session.is_resumable]
+    if several:
         for command in resume_commands(left, hooks):
             console.print(f"resume with: {command}", **PLAIN)
     played = [session for session in sessions if session.schedule]

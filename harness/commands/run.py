@@ -24,7 +24,7 @@ from harness.options.extension import hooks_of
 from harness.options.models import Model
 from harness.options.options import RunOptions
 from harness.options.plan import Plan, Terms, Way
-from harness.store.manifest import Selection, load, manifests
+from harness.store.manifest import Selection, load, manifests, share
 from harness.store.run import RunFiles
 from harness.ui.console import console
 
@@ -102,6 +102,8 @@ def _plan(
 ) -> Plan:
     name = _folder_name(args, model.name)
     selection = _selection(args, args.results_dir / name)
+    if not args.restart:
+        _check_folder(args.results_dir / name, tasks, selection)
     learned = _learned(args.results_dir / name, tuple(tasks))
     sampling, set_by_user = model.sampling, model.sampling.temperature is not None
     if args.repeats > 1 and "seed" in sampling.extra_body:
@@ -163,6 +165,30 @@ def _selection(args: RunOptions, folder: Path) -> Selection:
     if takes_all and (is_by_lines or before is None):
         chosen["by"] = "lines"
     return chosen
+
+
+def _check_folder(folder: Path, tasks: Mapping[str, Path], selection: Selection) -> None:
+    """Raise `BadInput` if a folder has a run of more users, or on another kind of tasks."""
+    ships = all(defaults.ships(str(path)) for path in tasks.values())
+    for manifest in manifests(folder).values():
+        if defaults.ships(manifest.tasks["path"]) != ships:
+            kinds = ("your tasks", "those that ship") if ships else ("the tasks that ship", "your tasks")
+            raise BadInput(
+                f"{folder} holds a run on {kinds[0]}, and this one is on {kinds[1]}: give it another name with --name"
+            )
+        users = manifest.tasks["users"]
+        if share(selection, users) < share(manifest.selection, users):
+            raise BadInput(
+                f"{folder} holds a run of more users: go on {_words_of_share(manifest.selection)}, or more, or give "
+                "this one another name with --name"
+            )
+
+
+def _words_of_share(selection: Selection) -> str:
+    """Return how a command names a share of the users."""
+    if "limit" in selection:
+        return f"with --limit {selection['limit']}"
+    return "with all users" if selection["ratio"] == 1 else f"with --ratio {selection['ratio']:g}"
 
 
 def _score_again(args: RunOptions) -> int:

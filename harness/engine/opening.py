@@ -13,7 +13,6 @@ from harness import defaults
 from harness.benchmarks import tasks
 from harness.client.quirks import QUIRKS, unwanted
 from harness.cost import DEFERRED, Rate
-from harness.defaults import ships
 from harness.engine.events import Changed, Emit, Failed, Opened, Replaced
 from harness.engine.files import index_file, now, stamp
 from harness.engine.hooks import Hooks
@@ -31,9 +30,7 @@ from harness.store.manifest import (
     Identity,
     Manifest,
     Provenance,
-    Selection,
     Tuning,
-    share,
     slice_of,
 )
 from harness.store.run import lock_runs, take_up
@@ -202,17 +199,6 @@ def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
         raise BadInput(
             f"{plan.folder} holds a run of {old.repeats} repeats: go on with --repeats {old.repeats}, or more"
         )
-    if ships(old.tasks["path"]) != ships(run.manifest.tasks["path"]):
-        kinds = ("the tasks that ship", "your tasks") if ships(old.tasks["path"]) else ("your tasks", "those that ship")
-        raise BadInput(
-            f"{plan.folder} holds a run on {kinds[0]}, and this one is on {kinds[1]}: give it another name with --name"
-        )
-    users = run.index.users_in_file
-    if share(plan.selection, users) < share(old.selection, users):
-        raise BadInput(
-            f"{plan.folder} holds a run of more users: go on {_words_of_share(old.selection)}, or more, or give this "
-            "one another name with --name"
-        )
     primary = old.provenance.get("primary")
     if plan.terms.primary not in (None, primary):
         began = f"with --primary {primary}" if primary else "without --primary"
@@ -220,13 +206,6 @@ def _check_earlier(plan: Plan, run: Run, old: Manifest | None) -> None:
             f"{run.label}: this run began {began}: the primary metric is chosen before the first request, so leave it "
             "out"
         )
-
-
-def _words_of_share(selection: Selection) -> str:
-    """Return how a command names a share of the users."""
-    if "limit" in selection:
-        return f"with --limit {selection['limit']}"
-    return "with all users" if selection["ratio"] == 1 else f"with --ratio {selection['ratio']:g}"
 
 
 def _go_on(run: Run, old: Manifest, emit: Emit) -> None:

@@ -44,7 +44,8 @@ def floor(harness: Commands) -> Commands:
 
 
 def run(harness: Commands, *words: object, code: int = 0) -> str:
-    return harness("run", STARS, "--model", FLOOR, "--tasks-dir", TASKS, *words, code=code)
+    named = () if "--name" in words else ("--name", "four-stars")
+    return harness("run", STARS, "--model", FLOOR, *named, "--tasks-dir", TASKS, *words, code=code)
 
 
 def other_run(harness: Commands, name: str, stars: int, *, broken: str | None = None, tasks: Path = TASKS) -> None:
@@ -268,7 +269,7 @@ OWN_FIGURES = f"""    def measure(self, task, answer):
 
 def test_values_that_are_no_metrics_are_shown_as_they_are(harness: Commands, tmp_path: Path) -> None:
     """Own statistics may be made of any values, on pages too."""
-    harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--tasks-dir", TASKS)
+    harness("run", edited(tmp_path, OWN_FIGURES), "--model", FLOOR, "--name", "four-stars", "--tasks-dir", TASKS)
     assert not harness.err
     assert "hits 0 · seen yes · MAE 1.000 stars · Exact unknown." in harness.text("four-stars", "eval_report_yelp.html")
     file = edited(tmp_path, OWN_FIGURES.replace('["metrics"]["hits"]', '["metrics"][0]'))
@@ -295,7 +296,9 @@ def test_an_error_inside_a_library_names_the_line_of_the_author(harness: Command
     body = "    def measure(self, task, answer):\n        return __import__('json').loads('{')"
     file = edited(tmp_path, body)
     line = 1 + file.read_text().splitlines().index("        return __import__('json').loads('{')")
-    assert f"(stars.py, line {line})" in harness.refused("run", file, "--model", FLOOR, "--tasks-dir", TASKS)
+    assert f"(stars.py, line {line})" in harness.refused(
+        "run", file, "--model", FLOOR, "--name", "four-stars", "--tasks-dir", TASKS
+    )
 
 
 def test_an_invalid_answer_counts_as_the_worst_and_is_asked_for_again_in_english(floor: Commands) -> None:

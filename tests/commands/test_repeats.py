@@ -294,7 +294,23 @@ def test_repeats_of_residents_are_days_of_their_own(tmp_path: Path, words: list[
 def test_repeats_of_a_plug_in_need_none_of_its_code(tmp_path: Path) -> None:
     """A benchmark in a file is played, resumed, scored and verified with repeats as it is."""
     where = ["--tasks-dir", str(STARS.parent), "--no-html", "--name", "m"]
-    assert command(tmp_path, "run", str(STARS), "--model", FLOOR, "--limit", "4", "--repeats", "2", *where) == 0
+    assert (
+        command(
+            tmp_path,
+            "run",
+            str(STARS),
+            "--model",
+            FLOOR,
+            "--name",
+            "four-stars",
+            "--limit",
+            "4",
+            "--repeats",
+            "2",
+            *where,
+        )
+        == 0
+    )
     made = report(tmp_path, "m", "yelp")
     assert (made["metrics"]["MAE"]["users"], made["repeats"]["scored"]) == (4, 8)
     assert command(tmp_path, "verify") == 0
@@ -313,7 +329,7 @@ def test_plug_in_may_use_the_name_repeat_itself_without_repeats(
     records = Repeated()
 """
     file.write_text(STARS.read_text().replace("    async def play(", f"{own}\n    async def play(", 1))
-    where = ["--model", FLOOR, "--tasks-dir", str(STARS.parent), "--limit", "3"]
+    where = ["--model", FLOOR, "--name", "four-stars", "--tasks-dir", str(STARS.parent), "--limit", "3"]
     assert command(tmp_path, "run", str(file), *where, "--name", "a") == 0
     assert {record["repeat"] for record in lines_of(tmp_path / "a/inference_results_yelp.jsonl")} == {7}
     assert command(tmp_path, "verify", "--name", "a") == command(tmp_path, "reeval", "--name", "a") == 0

@@ -147,13 +147,13 @@ def test_run_that_is_refused_while_workers_start_was_never_begun(
     assert not main(words)
     with monkeypatch.context() as patched:
         patched.setattr(playing, "openings", refused)
-        assert main([*words[:7], "4", *words[8:]]) == (4 if isinstance(error, MachineError) else 130)
+        assert main([*words[:8], "4", *words[9:]]) == (4 if isinstance(error, MachineError) else 130)
     capsys.readouterr()
     assert not main(["status", "--json", "--results-dir", str(tmp_path)])
     [row] = orjson.loads(capsys.readouterr().out)
     assert (row["state"], row["done"]) == ("stopped", 3)
     assert not main(["report", "--name", "run", "--results-dir", str(tmp_path)])
-    assert not main([*words[:7], "4", *words[8:]])
+    assert not main([*words[:8], "4", *words[9:]])
 
 
 def test_signal_ends_the_scoring_of_a_model_that_is_done_before_others(

@@ -45,13 +45,13 @@ def test_tilde_after_an_equals_sign_is_the_home_folder(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert main([*DEMO, "--model", "baseline/recency", "--results-dir=~/runs"]) == 0
-    assert (tmp_path / "home" / "runs" / "recency" / "eval_report_weibo.json").is_file()
+    assert (tmp_path / "home" / "runs" / "demo-recency" / "eval_report_weibo.json").is_file()
     assert not (tmp_path / "here" / "~").exists()
     assert main(["export", "--results-dir=~/runs", "--out=~/rows.csv"]) == 0
     assert (tmp_path / "home" / "rows.csv").is_file()
 
 
-@pytest.mark.parametrize("words", first_quick(["status", "stats", "show recency"]))
+@pytest.mark.parametrize("words", first_quick(["status", "stats", "show demo-recency"]))
 def test_size_of_nothing_is_no_size(words: str, results: Path) -> None:
     """A terminal that does not know its size reports 0; the output is that without a size."""
     where = ("--results-dir", str(results))
@@ -98,7 +98,7 @@ def test_interrupt_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
             go.set()
             messages = process.communicate()
     assert process.returncode == 0, messages
-    manifest = load(RunFiles(tmp_path / "m", "weibo").manifest)
+    manifest = load(RunFiles(tmp_path / "demo-m", "weibo").manifest)
     assert manifest and manifest.state == COMPLETE
 
 

@@ -19,12 +19,12 @@ from harness.errors import BadInput
 from harness.interface import LoadedRun
 from harness.model import Snapshots
 from harness.store.disk import Disk
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 
 
 def small(results: Path, **options: Any) -> list[LoadedRun]:
     """Run a baseline on a few synthetic users."""
-    made: dict[str, Any] = {"model": "baseline/recency", "subset": "weibo", "demo": True, "limit": 3}
+    made: dict[str, Any] = {"model": "baseline/recency", "subset": "weibo", "tasks_dir": SHIPPED[1], "limit": 3}
     return run(results_dir=results, **{**made, "html": False, **options})
 
 
@@ -175,7 +175,7 @@ def test_runs_of_one_loop_begin_a_results_folder_together(
 ) -> None:
     """The files that they share are whole, whoever replaces them last, and nothing half-written stays."""
     write_together(shared_file)
-    options: Kwargs = {"model": "baseline/recency", "subset": "weibo", "demo": True, "limit": 3}
+    options: Kwargs = {"model": "baseline/recency", "subset": "weibo", "tasks_dir": SHIPPED[1], "limit": 3}
 
     async def together() -> None:
         await asyncio.gather(*[arun(**{**options, **run}, results_dir=tmp_path, html=False) for run in runs])
@@ -198,7 +198,7 @@ def test_threads_begin_a_results_folder_together(
 @pytest.mark.slow
 def test_processes_begin_a_results_folder_together(tmp_path: Path) -> None:
     """As runs of one loop."""
-    command = [sys.executable, "-m", "harness", "run", "--subset", "weibo", "--demo", "--limit", "3"]
+    command = [sys.executable, "-m", "harness", "run", "--subset", "weibo", *SHIPPED, "--limit", "3"]
     command += ["--results-dir", str(tmp_path), "--model"]
     started = [
         subprocess.Popen([*command, f"baseline/{name}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -432,7 +432,7 @@ def config(tmp_path: Path) -> Callable[..., Path]:
 
 def configured(tasks: Path, results: Path, file: Path, *options: str) -> int:
     where = ["--tasks-dir", str(tasks), "--results-dir", str(results)]
-    return main(["run", "dailymobility", "--config", str(file), "--name", "m", "--no-html", *where, *options])
+    return main(["run", "dailymobility", "--config", str(file), "--no-html", *where, *options])
 
 
 def echoing(script: Script) -> Script:
@@ -449,10 +449,10 @@ def test_config_gives_address_key_model_and_pace_and_keeps_the_key_to_itself(
         assert configured(town, tmp_path / "out", config(server.url)) == 0
         assert set(server.keys) == {f"Bearer {KEY}"}
         assert {orjson.loads(body)["model"] for body in server.bodies} == {"千问-7B"}
-    made = manifest(tmp_path / "out", "千问-7B")
+    made = manifest(tmp_path / "out", "dailymobility-千问-7B")
     assert made["identity"]["model"] == "千问-7B" and made["tuning"]["concurrency"] == 3
     assert made["provenance"]["key_from"] == f"--config {tmp_path / 'asbench.yml'}"
-    assert "upstream refused" in (tmp_path / "out/千问-7B/run_beijing.log").read_text(encoding="utf-8")
+    assert "upstream refused" in (tmp_path / "out/dailymobility-千问-7B/run_beijing.log").read_text(encoding="utf-8")
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
     shown = capsys.readouterr()
@@ -471,7 +471,7 @@ def test_resume_takes_address_and_key_of_the_config_file_again(
         assert again("resume", tmp_path / "out") == 0
         assert f"endpoint was {server.url}, is now {other.url}" in capsys.readouterr().out
         assert len(server.bodies) == asked and set(other.keys) == {f"Bearer {KEY}-renewed"}
-    assert report(tmp_path / "out", "千问-7B")["coverage"]["complete"]
+    assert report(tmp_path / "out", "dailymobility-千问-7B")["coverage"]["complete"]
 
 
 def test_an_address_in_the_config_is_asked_for_baselines_too(

@@ -14,10 +14,10 @@ from harness.cli import main
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with a run of six users of weibo, and one of ten residents."""
+    """A results folder with a run of twenty users of weibo, and one of ten residents."""
     folder = tmp_path_factory.mktemp("results")
     where = ["--demo", "--no-html", "--results-dir", str(folder)]
-    assert main(["run", "--subset", "weibo", "--limit", "6", "--name", "spb", "--temperature", "0.5", *where]) == 0
+    assert main(["run", "--subset", "weibo", "--limit", "20", "--name", "spb", "--temperature", "0.5", *where]) == 0
     assert main(["run", "dailymobility", "--limit", "10", "--name", "dm", *where]) == 0
     return folder
 

@@ -328,7 +328,7 @@ def test_more_parts_than_users_or_requests_are_refused(tasks: Path, tmp_path: Pa
     assert run(tasks, tmp_path, "--part", "3/3", "--limit", "2") == 2
     assert run(tasks, tmp_path, "--part", "3/3", "--concurrency", "2") == 2
     assert run(tasks, tmp_path, "--part", "1/17") == 2
-    assert command(tmp_path, "status") == 0 and not list(tmp_path.glob("*/run_*.json"))
+    assert command(tmp_path, "status") == 2 and not list(tmp_path.glob("*/run_*.json"))
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

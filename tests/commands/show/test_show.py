@@ -190,7 +190,19 @@ def test_failures_of_a_user_are_shown(tasks: Path, tmp_path: Path, capsys: pytes
 def test_benchmark_without_private_texts_shows_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each with its reply, of every repeat."""
     harness = Commands(tmp_path / "results", capsys)
-    harness("run", STARS, "--model", FLOOR, "--tasks-dir", STARS.parent, "--repeats", "2", "--no-html")
+    harness(
+        "run",
+        STARS,
+        "--model",
+        FLOOR,
+        "--name",
+        "four-stars",
+        "--tasks-dir",
+        STARS.parent,
+        "--repeats",
+        "2",
+        "--no-html",
+    )
     [name] = [path.name for path in (tmp_path / "results").iterdir() if path.is_dir() and not path.name.startswith(".")]
     record = lines(tmp_path / "results" / name / "inference_results_yelp.jsonl")[0]
     said = harness("show", name, record["user_id"])

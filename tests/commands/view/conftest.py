@@ -43,7 +43,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         == 0
     )
-    assert main(["run", str(STARS), "--model", FLOOR, "--tasks-dir", str(STARS.parent), *where]) == 0
+    assert (
+        main(["run", str(STARS), "--model", FLOOR, "--name", "four-stars", "--tasks-dir", str(STARS.parent), *where])
+        == 0
+    )
     return results
 
 

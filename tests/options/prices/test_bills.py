@@ -14,7 +14,7 @@ import pytest
 from harness import run
 from harness.defaults import SAMPLE_FOLDER
 from harness.model import Snapshot
-from tests.support import first_quick
+from tests.support import SHIPPED, first_quick
 from tests.support.billing import (
     JSON,
     PRICES,
@@ -128,7 +128,15 @@ def test_live_costs_and_scores_of_repeats_of_two_models_are_those_of_their_repor
     seen: list[Sequence[Snapshot]] = []
     for limit in (4, 7):
         where = {"providers": bench.providers[1], "results_dir": bench.results}
-        run(model=["p:a", "p:b"], subset="weibo", repeats=3, limit=limit, demo=True, **where, progress=seen.append)
+        run(
+            model=["p:a", "p:b"],
+            subset="weibo",
+            repeats=3,
+            limit=limit,
+            tasks_dir=SHIPPED[1],
+            **where,
+            progress=seen.append,
+        )
         for snapshot in seen[-1]:
             report = orjson.loads((bench.results / snapshot.name / "eval_report_weibo.json").read_bytes())
             [subset], [money] = snapshot.subsets, snapshot.cost
