@@ -106,6 +106,7 @@ def test_mistake_in_a_csv_file_has_the_line_of_the_file(root: Path, capsys: pyte
         ("people.jsonl.gz", gzip.compress(b'{"user_id": "a"}' * 999)[:40], "cannot read"),
         ("people.csv", "user_id,name,wanted\n王,b,yes\n".encode("gb18030"), "cannot read"),
     ],
+    ids=["a field too few", "no gzip", "cut off", "not UTF-8"],
 )
 def test_damaged_file_is_one_sentence(
     name: str, content: bytes, said: str, root: Path, capsys: pytest.CaptureFixture[str]
