@@ -125,6 +125,8 @@ class Body:
                     # a second signal did not end its run.
                     await asyncio.sleep(0)
                     return await response.content.readany()
+            except RuntimeError as error:  # how aiohttp says that the connection was closed before it was read
+                raise aiohttp.ClientPayloadError(str(error)) from None
             except TimeoutError:
                 if not look.expired():
                     raise

@@ -72,7 +72,7 @@ class Folder:
         return main(["run", str(self.file), *words, *where, *limit])
 
     def lines(self, name: str, run: str = "m") -> list[dict[str, Any]]:
-        path = self.root / "results" / run / name
+        path = self.root / "results" / f"faulty-{run}" / name
         return [unseal(line.text) for line in sound_lines(path)] if path.exists() else []
 
     def failures(self, run: str = "m") -> list[dict[str, Any]]:

@@ -19,6 +19,15 @@ VISITS = DATA / "visits" / "visits.py"
 KM = {"park": 1.0, "pool": 2.5, "shop": 0.5, "zoo": 9.0}
 
 
+def named(*words: object) -> list[str]:
+    """A command, of which a run without a name has that of its model alone."""
+    plain = [str(word) for word in words]
+    if plain[0] != "run" or plain.count("--model") != 1 or "--name" in plain or "--reeval" in plain:
+        return plain
+    model = plain[plain.index("--model") + 1]
+    return [*plain, "--name", model.rpartition("/")[2]]
+
+
 class Commands:
     """Commands on one results folder; `out` and `err` are what the last one printed."""
 
@@ -29,7 +38,7 @@ class Commands:
 
     def __call__(self, *words: object, code: int = 0) -> str:
         """Run a command, expect this exit code, return what it printed."""
-        found = main([*map(str, words), "--results-dir", str(self.results)])
+        found = main([*named(*words), "--results-dir", str(self.results)])
         self.out, self.err = self._capsys.readouterr()
         assert found == code, self.out + self.err
         assert "defect of the harness" not in self.err
