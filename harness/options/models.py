@@ -131,8 +131,8 @@ def folder_of(entry: QueuedModel, args: RunOptions, book: Book) -> str:
 def default_run_name(args: RunOptions, model: str) -> str:
     """Return the name of a run that nobody has named: the last part of the model's name, as the authors' runner has it.
 
-    The name of the benchmark comes before it, unless that is StreamProfileBench, and `demo` before both on the tasks
-    that ship. Where earlier versions have left a run of the same benchmark, model and kind of tasks under the last part
+    The name of the benchmark comes before it, unless that is the default one, and `demo` before both on the tasks that
+    ship. Where earlier versions have left a run of the same benchmark, model and kind of tasks under the last part
     alone, that run is continued.
     """
     benchmark, last = args.found().name, options.run_name(None, model)

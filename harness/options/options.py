@@ -346,8 +346,8 @@ class Session(ResultsFolder, Pages):
     )
     no_color: bool = option(False, "print without colours (like NO_COLOR in the environment)", variable="NO_COLOR")
     verbose: bool = option(False, "show more of a run in play: waiting, latency, event loop, disk, what is at risk")
-    quiet: bool = option(False, "print errors, and one line for each run at its end", everyday=True)
-    json: bool = option(False, "print the runs as JSON at the end, and nothing else", once=True)
+    quiet: bool = option(False, "print errors, and one line for each run at its end")
+    json: bool = option(False, "print the runs as JSON at the end, and nothing else")
     allow_invalid: bool = option(False, "go on even if almost none of the first answers can be used", once=True)
     allow: Sequence[str] = option(
         (), "accept that this field of an earlier run differs; may be repeated", unit="FIELD", once=True

@@ -154,7 +154,7 @@ def test_a_run_that_its_benchmark_stops_takes_no_other_with_it(folder: Folder) -
         assert folder.run(server, "odd", "good") == 2
     assert len(folder.failures("odd")) == 3 and folder.recorded("odd") == []
     assert folder.failures("good") == [] and folder.recorded("good") == sorted(USERS)
-    assert (folder.root / "results" / "good" / "eval_report_a.json").exists()
+    assert (folder.root / "results" / "faulty-good" / "eval_report_a.json").exists()
 
 
 def test_a_request_that_fails_is_not_the_benchmarks_error_though_its_code_catches_it(folder: Folder) -> None:
@@ -230,7 +230,7 @@ def test_a_measure_that_cannot_do_without_an_answer_is_refused_before_the_first_
     assert server.bodies == [] and not [*(folder.root / "results").glob("*/run_*.json")]
     (first, *others) = capsys.readouterr().err.splitlines()
     assert first == f"harness: benchmark faulty, user 甲, {said}"
-    assert others == [f"harness: {name}: benchmark faulty, user 甲, {said}" for name in ("one", "two")]
+    assert others == [f"harness: {name}: benchmark faulty, user 甲, {said}" for name in ("faulty-one", "faulty-two")]
 
 
 # Scoring
@@ -256,7 +256,7 @@ def test_a_benchmark_that_cannot_score_stops_its_own_run_alone(method: str, fold
     assert f"benchmark faulty, {method}: AssertionError: too much (faulty.py, line " in shown.out + shown.err
     assert "defect of the harness" not in shown.err
     assert folder.recorded("odd") == folder.recorded("good") == sorted(USERS)
-    assert (folder.root / "results" / "good" / "eval_report_a.json").exists()
+    assert (folder.root / "results" / "faulty-good" / "eval_report_a.json").exists()
 
 
 # Warnings
@@ -284,7 +284,7 @@ def test_a_record_that_the_benchmark_cannot_measure_is_a_finding(folder: Folder,
     folder.write((MEASURED, MEASURED.replace("answer or 0", "(answer or 0) + 1")))
     with answering(lambda model, user: "1") as server:
         assert folder.run(server) == 0
-    path = folder.root / "results" / "m" / "inference_results_a.jsonl"
+    path = folder.root / "results" / "faulty-m" / "inference_results_a.jsonl"
     records = folder.lines(path.name)
     for record in (records[1], records[3]):
         record["answer"] = "text"
@@ -371,7 +371,7 @@ def test_failing_hook_of_a_page_names_the_benchmark(
     with serving(lambda body: (200, completion("1"))) as server:
         assert folder.run(server) == 0
     where = ["--tasks-dir", str(folder.root / "tasks"), "--results-dir", str(folder.root / "results")]
-    assert main(["report", "--name", "m", *where]) == BenchmarkError.exit_code
+    assert main(["report", "--name", "faulty-m", *where]) == BenchmarkError.exit_code
     assert "benchmark faulty" in capsys.readouterr().err
 
 

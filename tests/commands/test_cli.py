@@ -715,8 +715,8 @@ def test_folders_are_shown_by_their_very_names(tasks: Path, tmp_path: Path, caps
     """So too those of commands that write tasks, and of an empty results folder."""
     folder = tmp_path / "[red]"
     shutil.copytree(tasks, folder)
-    assert main(["status", "--results-dir", str(folder)]) == 0
-    assert f"no run under {folder}" in capsys.readouterr().out
+    assert main(["status", "--results-dir", str(folder)]) == 2
+    assert f"no run under {folder}" in capsys.readouterr().err
     assert main(["sample", "--ratio", "0.5", "--tasks-dir", str(folder), "--results-dir", str(folder)]) == 0
     assert main(["synth", "--users", "1", "--platform", "zhihu", "--out", str(folder)]) == 0
     assert [line.startswith(f"{folder}/") for line in capsys.readouterr().out.splitlines()] == [True, True]

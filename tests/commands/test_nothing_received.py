@@ -47,14 +47,14 @@ REASONS = {
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_run_that_received_nothing_leaves_nothing(reason: str, capsys: Told) -> None:
-    """Neither a folder nor a command to resume it; `resume` has nothing to do, and the corrected command runs."""
+    """Neither a folder nor a command to resume it; `resume` finds none, and the corrected command runs."""
     with serving(REASONS[reason]) as server:
         words = [*RUN, "--subset", "weibo", "--api-url", server.url]
         assert main(words) == 3
         said = capsys.readouterr().out
         assert "nothing was received, so no run is kept" in said and "resume with" not in said
         assert not Path("results/m").exists()
-        assert main(["resume"]) == 0
+        assert main(["resume"]) == 2
         server.script = baseline
         assert main(words) == 0
 

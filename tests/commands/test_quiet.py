@@ -18,7 +18,7 @@ def test_quiet_run_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     """Neither progress nor notices nor pages; the settings file can say so, too."""
     assert main([*DEMO, "--quiet", "--results-dir", str(tmp_path)]) == 0
     printed = capsys.readouterr()
-    assert printed.out.count("\n") == 1 and "3 of 3 users: Recall" in printed.out
+    assert printed.out.count("\n") == 1 and "3 of 3 users" in printed.out
     assert printed.err == ""
 
 

@@ -157,7 +157,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(command: str, url: str, *more: str) -> int:
-    words = ["steps.py", "--model", "m"] if command == "run" else ["--name", "m"]
+    words = ["steps.py", "--model", "m", "--name", "m"] if command == "run" else ["--name", "m"]
     return main([command, *words, "--api-url", url, "--no-html", *more])
 
 

@@ -130,7 +130,7 @@ def test_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypat
                 exec("".join(cell["source"]), names)
 
     asyncio.run(kernel())
-    assert (tmp_path / "results" / "recency" / "eval_report_weibo.json").is_file()
+    assert (tmp_path / "results" / "demo-recency" / "eval_report_weibo.json").is_file()
 
 
 # Many at once

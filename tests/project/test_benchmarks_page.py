@@ -43,7 +43,16 @@ def test_whole_benchmark_runs_and_verifies(folder: Path, capsys: pytest.CaptureF
     """With its baseline, its setting and its synthetic tasks."""
     file, results = written(folder, len(BLOCKS)), ["--results-dir", str(folder / "r")]
     assert main(["synth", file, "--users", "20", "--out", str(folder / "s")]) == 0
-    words = ["--tasks-dir", str(folder / "s"), "--model", "baseline/four-stars", "--review-length", "9"]
+    words = [
+        "--tasks-dir",
+        str(folder / "s"),
+        "--model",
+        "baseline/four-stars",
+        "--name",
+        "four-stars",
+        "--review-length",
+        "9",
+    ]
     assert main(["run", file, *words, *results]) == 0
     assert main(["verify", *results]) == 0
     assert "RMSE" in (folder / "r" / "four-stars" / "eval_report_books.txt").read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ class Options(options.Forced, options.AsJson, options.Earlier):
         check=whole(FEWEST, MOST),
     )
     out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
-    full: bool = option(False, "print everything: users, warnings, all figures, and how they are computed")
+    full: bool = option(False, "print everything: users, warnings, all figures, and how they are computed", own=True)
     html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 
 

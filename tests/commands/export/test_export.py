@@ -54,7 +54,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         words = (*SHIPPED, "--platform", "weibo", "--limit", "4", "--repeats", "2")
         run(folder, "--model", "m", *words, "--api-url", server.url)
     run(folder, "dailymobility", "--model", "baseline/commuter", "--name", "commuter", *SHIPPED, "--limit", "2")
-    run(folder, str(STARS), "--model", "baseline/four-stars", "--tasks-dir", str(STARS.parent))
+    run(folder, str(STARS), "--model", "baseline/four-stars", "--name", "four-stars", "--tasks-dir", str(STARS.parent))
     return folder
 
 

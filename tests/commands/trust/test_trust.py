@@ -94,4 +94,4 @@ def test_nothing_of_a_file_is_pushed_out_of_sight(
     out, err = capsys.readouterr()
     assert len(out) < 600 and len(out.splitlines()) < 10
     assert "203.0.113.1" in out and "rpm = 3" in out and "\\u202e" in out and "blank" in out
-    assert f"{text.count(chr(10))} lines" in err
+    assert f"{text.count(chr(10)):,} lines" in err

@@ -25,7 +25,7 @@ from harness.extensions.ray.crew import WorkerGone
 from harness.extensions.ray.worker import LEASE_SECONDS
 from harness.store.log import sound_lines
 from tests.extensions.ray.conftest import Near, Place, until
-from tests.support import first_quick
+from tests.support import SHIPPED, first_quick
 from tests.support.plugins import Commands
 from tests.support.scripted import Server, baseline, by_turns, serving
 
@@ -263,7 +263,7 @@ def test_models_of_one_command_share_workers(
 ) -> None:
     """Each has its own run, with the results of one process."""
     with serving(baseline) as server:
-        words = ["run", *USERS[:-2], "--model", "m1", "--model", "m2", "--api-url", server.url]
+        words = ["run", *SHIPPED, *USERS[1:-2], "--model", "m1", "--model", "m2", "--api-url", server.url]
         for name, engine in (("local", ()), ("workers", ON_TWO)):
             Commands(tmp_path / name, capsys)(*words, *engine)
     for model in ("m1", "m2"):

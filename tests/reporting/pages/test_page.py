@@ -878,7 +878,7 @@ def test_page_over_all_runs_has_a_row_a_run_with_its_average(own: Path) -> None:
             (own / run / f"eval_report_{subset}.json").write_bytes(orjson.dumps(data | {"subset": subset}))
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    heads, whole, half, _ = re.findall(r"<tr>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S)
+    heads, whole, half, _ = re.findall(r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S)
     assert "Recall, %" in text and all(f">{name}<" in heads for name in (*data["subsets"], "Avg."))
     assert ">50.00<" in whole and ">recency<" in whole and ">half<" in half and ">n/a<" not in half
     for subset in data["subsets"]:
@@ -895,7 +895,7 @@ def test_page_over_all_runs_has_the_best_run_first(own: Path) -> None:
     (own / "recency/eval_report_weibo.json").unlink()
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    _, *rows = re.findall(r"<tr>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S)
+    _, *rows = re.findall(r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[0], re.S)
     names = [re.sub("<.*?>", "", re.findall(r"<th.*?</th>", row)[0]) for row in rows]
     assert names == ["b", "c", "a", "chance"]
     assert [value in row for value, row in zip((">75.00", ">50.00", ">25.00"), rows, strict=False)] == [True] * 3
@@ -912,7 +912,7 @@ def test_report_over_all_runs_tells_of_each_what_stats_does(own: Path) -> None:
     (own / "warm/eval_report_weibo.json").write_bytes(orjson.dumps(data))
     assert again(own) == 0
     text = (own / "index.html").read_text(encoding="utf-8")
-    heads, *rows = re.findall(r"<tr>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[-1], re.S)
+    heads, *rows = re.findall(r"<tr[^>]*>(.*?)</tr>", re.findall(r"<table>(.*?)</table>", text, re.S)[-1], re.S)
     assert ">what<" in heads
     plain, warm = sorted(rows[:2], key=lambda row: "warm" in row)
     assert "own prompt, synthetic tasks" in plain and "own prompt, no persona" not in plain
