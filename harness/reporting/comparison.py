@@ -72,6 +72,24 @@ def blocks(data: JSON) -> Iterator[Block]:
     yield from map(Paragraph, _method(data))
 
 
+def non_inferiority(pair: JSON, gate: JSON) -> str:
+    """Return in a sentence whether A is not worse than B by more than a margin."""
+    metric = _units(pair)[gate["metric"]]
+    [figure] = [each for each in _figures_of(pair) if each.metric == gate["metric"] and not each.exploratory]
+    claim = {
+        "not_worse": f"{pair['a']} is not worse than {pair['b']}",
+        "worse": f"{pair['a']} is worse than {pair['b']}",
+        "unknown": f"These users cannot say whether {pair['a']} is worse than {pair['b']}",
+    }[gate["answer"]]
+    bounds = "no interval holds"
+    if gate["bounds"]:
+        low, high = (metric.text(end, signed=True) for end in gate["bounds"])
+        bounds = f"one-sided 95 % bounds {'~' * figure.approximate}{low} and {high}"
+    margin = f"{metric.text(gate['margin'])} {metric.difference_unit}"
+    difference = metric.text(figure.difference, signed=True)
+    return f"{claim} in {figure.compared} by more than {margin}: {difference} ({bounds}), n {figure.users}."
+
+
 def _units(pair: JSON) -> dict[str, Metric]:
     return {name: Metric(name, **declared) for name, declared in pair["metric_units"].items()}
 

@@ -380,6 +380,36 @@ def _concluded(tests: Sequence[Test], places: Places, draws: int) -> list[Differ
     return concluded
 
 
+@dataclass(frozen=True, slots=True)
+class NonInferiority:
+    """Whether run A is not worse than B by more than a `margin`, in the unit of the metric.
+
+    Both answers are by the one-sided 95 % bound of the difference on that side. The answer is unknown between them, and
+    where no interval is shown to hold.
+    """
+
+    metric: str
+    margin: float
+    bounds: Interval | None
+    answer: Literal["not_worse", "worse", "unknown"]
+
+
+def non_inferiority(figure: Difference, strata: Sequence[Stratum], column: int, margin: float) -> NonInferiority:
+    """Return the answer for a primary figure over some strata, in whose parts it has a column."""
+    defined = [stratum.moments[column] for stratum in strata if stratum.subset not in figure.undefined_on]
+    bounds = interval(figure.difference, defined, level=0.9)
+    answer: Literal["not_worse", "worse", "unknown"] = "unknown"
+    if figure.outcome == "same":
+        answer = "not_worse"
+    elif bounds is not None and not figure.approximate:
+        low, high = (-bounds[1], -bounds[0]) if figure.lower_is_better else bounds
+        if low >= -margin:
+            answer = "not_worse"
+        elif high < -margin:
+            answer = "worse"
+    return NonInferiority(figure.metric, margin, bounds, answer)
+
+
 def outcome(figure: Difference, metric: Metric) -> Outcome:
     """Return what the test of a figure comes to.
 

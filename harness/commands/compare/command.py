@@ -12,8 +12,9 @@ from typing import ClassVar
 from harness.commands.compare import pairs
 from harness.commands.parser import called
 from harness.document import Block
+from harness.errors import BadInput
 from harness.model import JSON
-from harness.option import command_options, file_of, option, whole
+from harness.option import NOT_NEGATIVE, command_options, file_of, option, whole
 from harness.options import options
 from harness.reporting import comparison, xlsx
 from harness.reporting.outputs import check_free
@@ -23,6 +24,7 @@ from harness.store import atomic
 from harness.ui.console import console
 from harness.ui.streams import show_json, tell
 
+GATE_CODES = {"not_worse": 0, "worse": 7, "unknown": 8}
 MAX_WIDTH = 120
 FEWEST, MOST = 1000, 1_000_000
 """Swaps: with fewer, the second digit of a p-value would be random."""
@@ -44,6 +46,12 @@ class Options(options.Forced, options.AsJson, options.Earlier):
         check=whole(FEWEST, MOST),
     )
     out: Path | None = option(None, "write an Excel file too", unit="FILE.xlsx", read=file_of(".xlsx"))
+    not_worse_than: float | None = option(
+        None,
+        "end with 0 if the first run is not worse than the second by more than so many points of the primary metric, 7 "
+        "if it is, 8 if these users cannot say (one-sided 95 % bounds)",
+        unit="POINTS", check=NOT_NEGATIVE,
+    )  # fmt: skip
     full: bool = option(False, "print everything: users, warnings, all figures, and how they are computed", own=True)
     html: Path | None = option(None, "write a page too", unit="FILE.html", read=file_of(".html"))
 
@@ -71,14 +79,24 @@ def execute(args: Options) -> int:
         screen.print(*text.removesuffix("\n").split("\n"), sep="\n", soft_wrap=True)
     for path in written:
         tell(f"written: {path}")
-    return 0
+    return 0 if args.not_worse_than is None else _gate(data)
+
+
+def _gate(data: JSON) -> int:
+    """Print whether the first run is worse than the second by more than a margin; return the exit code."""
+    gates = [(pair, pair["non_inferiority"]) for pair in data["pairs"] if "non_inferiority" in pair]
+    if len(data["pairs"]) != 1 or not gates:
+        raise BadInput("--not-worse-than is for two runs of one benchmark that have users in common")
+    [(pair, gate)] = gates
+    tell(comparison.non_inferiority(pair, gate))
+    return GATE_CODES[gate["answer"]]
 
 
 def _compared(args: Options) -> JSON:
     chosen = pairs.CompareOptions(
         options.named_runs(args.runs), args.results_dir, args.tasks_dir, args.platform or (), args.trust, args.benchmark
     )
-    return pairs.compared(chosen, args.resamples)
+    return pairs.compared(chosen, args.resamples, args.not_worse_than)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -96,19 +114,21 @@ class Findings:
         return f"<pre>{escape(repr(self))}</pre>"
 
 
-def compare(
+def compare(  # noqa: PLR0913
     *runs: str | PathLike[str],
     subset: str | Sequence[str] | None = None,
     results_dir: str | Path | None = None,
     tasks_dir: str | Path | None = None,
     resamples: int | None = None,
+    not_worse_than: float | None = None,
     benchmark: str | None = None,
     trust: bool | None = None,
     settings_file: str | Path | None = None,
 ) -> Findings:
     """Compare runs on the users that they share, with significance tests, as `harness compare` does.
 
-    `runs` are names, folders, or loaded runs. Raise `BadInput`.
+    `runs` are names, folders, or loaded runs. With `not_worse_than`, in points, `data` has the key `non_inferiority`
+    for each pair. Raise `BadInput`.
     """
     data = _compared(called("compare", {**locals(), "name": [fspath(one) for one in runs] or None}).args)
     return Findings(data, tuple(comparison.blocks(data)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -22,7 +22,7 @@ from harness.reply_facts import together
 from harness.reporting.verdicts import reservations, verdict
 from harness.scoring import differences
 from harness.scoring.compared import Figures
-from harness.scoring.differences import Difference, Side, Stratum
+from harness.scoring.differences import Difference, NonInferiority, Side, Stratum
 
 FORMAT = 3
 
@@ -83,8 +83,11 @@ class Pair(NamedTuple):
         ]
 
 
-def compared(chosen: CompareOptions, resamples: int) -> JSON:
-    """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user."""
+def compared(chosen: CompareOptions, resamples: int, points: float | None = None) -> JSON:
+    """Return the whole comparison, as `compare --json` prints it. Raise `BadInput` if no two runs share a user.
+
+    With `points`, each pair says whether its first run is not worse by more than that.
+    """
     found = _found(chosen)
     pairs = _pairs(found, chosen.tasks)
     strata = [pair.strata for pair in pairs]
@@ -100,7 +103,8 @@ def compared(chosen: CompareOptions, resamples: int) -> JSON:
         "resamples": resamples,
         "seed": differences.SEED,
         "pairs": [
-            _report(pair, of_pair, next(figures[pair.benchmark])) for pair, of_pair in zip(pairs, strata, strict=True)
+            _report(pair, of_pair, next(figures[pair.benchmark]), points)
+            for pair, of_pair in zip(pairs, strata, strict=True)
         ],
     }
 
@@ -159,7 +163,7 @@ def _pairs(found: Runs, tasks: Path | None) -> list[Pair]:
     return pairs
 
 
-def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference]) -> JSON:
+def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float | None) -> JSON:
     """Return everything about two runs."""
     names = {"a": pair.a, "b": pair.b}
     covered = [coverage(subsets, sides, pair.figures) for subsets, sides in zip(pair.subsets, pair.sides, strict=True)]
@@ -169,6 +173,7 @@ def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference]
         for of in reversed(figures)
         if not of.exploratory
     ]
+    gate = None if points is None else _gate(pair, strata, figures, points)
     return {
         **names,
         "benchmark": pair.benchmark,
@@ -180,4 +185,15 @@ def _report(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference]
         "figures": to_builtins(figures),
         "most_different": differences.most_different(strata),
         "verdicts": verdicts or ["Nothing to compare."],
+        **({"non_inferiority": asdict(gate)} if gate else {}),
     }
+
+
+def _gate(pair: Pair, strata: Sequence[Stratum], figures: Sequence[Difference], points: float) -> NonInferiority | None:
+    """Return whether A is not worse than B by more than so many points of the last primary metric."""
+    name = pair.figures.main[-1]
+    primary = [figure for figure in figures if figure.metric == name and not figure.exploratory]
+    if not primary:
+        return None
+    metric, column = pair.figures.metrics[name], pair.figures.names.index(name)
+    return differences.non_inferiority(primary[0], strata, column, points / metric.scale)
