@@ -46,7 +46,8 @@ def number(fits: Callable[[float], bool], expected: str) -> Check:
 
 
 def whole(least: int, most: int) -> Check:
-    return lambda value: type(value) is int and least <= value <= most, f"a whole number from {least} to {most}"
+    up_to = "" if most >= BITS_64 - 1 else f" to {most}"
+    return lambda value: type(value) is int and least <= value <= most, f"a whole number from {least}{up_to}"
 
 
 def one_of(texts: Sequence[str]) -> Check:

@@ -7,6 +7,7 @@ played, measured and reported again with the very class that it had.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from hashlib import sha256
@@ -269,8 +270,9 @@ def _bad_metrics(cls: type[Benchmark]) -> Iterator[str]:
     for name in names:
         if type(name) is not str or not name or not name.isprintable() or "/" in name or len(name) > 60:
             yield f"metrics: {in_brief(name)}: expected a name of at most 60 characters without /"
-    if len({name.casefold() for name in names}) < len(names):
-        yield "metrics: duplicate name"
+    alike = [name for name, number in Counter(map(str.casefold, map(str, names))).items() if number > 1]
+    if alike:
+        yield f"metrics: duplicate name {alike[0]} (in any case)"
     if taken := [name for name in names if name.casefold() in TABLES]:
         yield f"metrics: {in_brief(taken[0])}: `stats` uses this name for something else: rename it"
     if unknown := [metric.ranked_by for metric in every if metric.ranked_by not in ("", *names)]:

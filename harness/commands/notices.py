@@ -115,7 +115,8 @@ def _found(event: events.Opened) -> Iterator[str]:
     if event.torn:
         yield f"{event.torn} torn lines were moved to *.torn; their users or replies will be requested again"
     if event.outside:
-        yield f"{event.outside} records are of users whose task has changed or gone; they are not counted"
+        records = plural(event.outside, "record")
+        yield f"{records} of users whose task has changed or gone are not counted"
     if event.beyond_share:
         yield f"{event.beyond_share} users of this run are outside the requested share; they stay in the run"
     if event.prices:

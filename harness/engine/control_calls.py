@@ -70,9 +70,9 @@ def connected(files: RunFiles, seconds: float = SECONDS) -> Iterator[Call]:
             with short(path) as address:
                 connection.connect(address)
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "no path"
-            words = "is not being played on this machine by you"
-            raise BadInput(f"{name} {words} ({why}): `harness status` shows the state of runs") from None
+            why = f" ({error.strerror})" if isinstance(error, PermissionError) else ""
+            words = f"is not being played on this machine by you{why}"
+            raise BadInput(f"{name} {words}: `harness status` shows the state of runs") from None
         if peer(connection) != os.geteuid():
             raise BadInput(f"{name}: the process at {path} is another user's")
         with connection.makefile("rb") as answers:

@@ -369,7 +369,7 @@ class RunOptions(Session, TasksFolder, OneBenchmark):
         (),
         "the model's name at the endpoint, or a baseline, which needs none; may be repeated. Baselines: "
         + ", ".join(registry.baselines()),
-        unit="[PROVIDER:]MODEL", own=True, everyday=True,
+        unit="[PROVIDER:]MODEL", read=str.strip, own=True, everyday=True,
     )  # fmt: skip
     queue: str | None = option(None, "the models of this queue in the providers file", unit="NAME", own=True)
     platform: Sequence[str] | None = platform_option("one subset; may be repeated (default: all)")

@@ -567,7 +567,7 @@ STATIC = {
     "a metric that is none": ('Metric("Hit rate"),', '"Hit rate",', "metrics: expected a tuple of Metric"),
     "a definition that is none": ('Metric("Hit rate"),', 'Metric("Hit rate", definition=3),', "expected a definition"),
     "ranked by no metric": ('Metric("Hit rate"),', 'Metric("Hit rate", ranked_by="Hits"),', "'Hits': no such metric"),
-    "a metric twice": ('Metric("Hit rate"),', 'Metric("detour"),', "duplicate name"),
+    "a metric twice": ('Metric("Hit rate"),', 'Metric("detour"),', "duplicate name detour"),
     "a metric whose name is taken": ('Metric("Hit rate"),', 'Metric("Units"),', "'Units': `stats` uses this name"),
     "another direction": ('better="lower"', 'better="low"', 'better is "higher" or "lower"'),
     "bounds upside down": ("bounds=(0, None)", "bounds=(4, 0)", "bounds are"),

@@ -141,3 +141,9 @@ def test_key_of_another_address_is_said_not_to_be_sent(
         assert set(server.keys) == {None}
     said = capsys.readouterr().out
     assert "OPENAI_API_KEY is for OpenAI, so it is not sent" in said and "LLM_API_KEY" in said
+
+
+def test_blanks_around_a_models_name_are_not_part_of_it(tmp_path: Path) -> None:
+    """A name that was pasted with them is the same model, and the same run."""
+    assert main([*DEMO, "--model", " baseline/random "]) == 0
+    assert runs() == {"demo-random"}
