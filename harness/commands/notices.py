@@ -30,6 +30,7 @@ from harness.options import providers
 from harness.options.plan import Plan
 from harness.reporting.report import covered, headline, running
 from harness.reporting.report_files import loaded
+from harness.store.manifest import COMPLETE
 from harness.ui.console import PLAIN
 from harness.ui.streams import tell
 from harness.ui.words import plural
@@ -177,6 +178,8 @@ def ends(sessions: Sequence[Session]) -> Table:
         figures = {run.files.subset: headline(run.report) for run in session.reported}
         for run in session.runs:
             done = (str(number) for number in (run.users, run.users_done, run.failed))
+            if run.subset not in figures and run.manifest.state == COMPLETE:  # before this command
+                figures[run.subset] = headline(loaded(run.store.files.report("json")))
             table.add_row(session.plan.name, run.subset, run.manifest.state, *done, figures.get(run.subset, ""))
     return table
 

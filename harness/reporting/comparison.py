@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from msgspec import convert
+from msgspec import convert, structs
 
 from harness.benchmark import VALID, Metric
 from harness.benchmarks.rendering import ends
@@ -36,10 +36,13 @@ def summary(data: JSON, more: str = "") -> Iterator[Block]:
             yield Heading(f"{pair['a']} and {pair['b']}")
         units = _units(pair)
         primary = [figure for figure in _figures_of(pair) if not figure.exploratory]
-        yield from (Paragraph(verdict(figure, units[figure.metric], pair["a"], pair["b"])) for figure in primary)
+        first, second, shown = pair["a"], pair["b"], primary
+        if _is_behind(primary):
+            first, second, shown = second, first, [_swapped(figure) for figure in primary]
+        yield from (Paragraph(verdict(figure, units[figure.metric], first, second)) for figure in shown)
         if not primary:
             yield from map(Paragraph, pair["verdicts"])
-        yield from _forest(pair, [figure for figure in primary if figure.outcome != "same"], units)
+        yield from _forest(first, second, [figure for figure in shown if figure.outcome != "same"], units)
         remarks = "; ".join(_remarks(pair, primary))
         notes = closing if number == len(data["pairs"]) else []
         yield Paragraph(" ".join([f"{remarks}.", *notes]))
@@ -203,7 +206,7 @@ def _figures(pair: JSON, subset: str, figures: Sequence[Difference], units: Mapp
     where = f"All subsets ({figures[0].subsets})" if subset == ALL else subset
     users = plural(max(figure.users for figure in figures), "user")
     yield Heading(f"{where}: A minus B on {users}", folded=True)
-    yield from _forest(pair, figures, units)
+    yield from _forest(pair["a"], pair["b"], figures, units)
     unit = " (%)" if all(metric.unit is None for metric in units.values()) else ""
     for is_exploratory, heads in (
         (False, ("primary", "95 % simultaneous", "p (adjusted)")),
@@ -261,7 +264,7 @@ def _number(value: float | None, digits: int = 0, *, partial: bool = False) -> C
     return Cell("" if value is None else f"{value:.{digits}f}", value, digits, partial=partial)
 
 
-def _forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
+def _forest(a: str, b: str, figures: Sequence[Difference], units: Mapping[str, Metric]) -> Iterator[Chart]:
     """Yield a chart of differences for each unit that figures have."""
     for unit in dict.fromkeys(units[figure.metric].unit for figure in figures):
         drawn = [figure for figure in figures if units[figure.metric].unit == unit]
@@ -269,8 +272,31 @@ def _forest(pair: JSON, figures: Sequence[Difference], units: Mapping[str, Metri
         series = Series(
             "difference", tuple(figure.difference for figure in drawn), *ends([_interval(figure) for figure in drawn])
         )
-        title = f"{pair['a']} minus {pair['b']}"
-        yield Chart("intervals", title, names, label, "", (series,), unit is None, reference=0.0)
+        yield Chart("intervals", f"{a} minus {b}", names, label, "", (series,), unit is None, reference=0.0)
+
+
+def _is_behind(figures: Sequence[Difference]) -> bool:
+    """Return whether run B is better where either is: people read the better run first."""
+    outcomes = {figure.outcome for figure in figures}
+    return "b_better" in outcomes and "a_better" not in outcomes
+
+
+def _swapped(figure: Difference) -> Difference:
+    """Return a figure with the runs in the other order."""
+    bounds = {
+        name: interval and (-interval[1], -interval[0])
+        for name, interval in (("ci95", figure.ci95), ("ci95_simultaneous", figure.ci95_simultaneous))
+    }
+    return structs.replace(
+        figure,
+        a=figure.b,
+        b=figure.a,
+        difference=figure.difference and -figure.difference,
+        a_better=figure.b_better,
+        b_better=figure.a_better,
+        outcome="a_better" if figure.outcome == "b_better" else figure.outcome,
+        **bounds,
+    )
 
 
 # Sheets

@@ -56,7 +56,7 @@ def headline(report: Report) -> str:
     figures = []
     for figure in report.figures:
         notes = "; ".join(notes_on(figure))
-        value = f"{figure.metric.name} {with_unit(figure.metric, figure.shown.value)}"
+        value = f"{figure.name} {with_unit(figure.metric, figure.shown.value)}"
         figures.append(f"{value} ({notes})" if notes else value)
     cost = f"cost {money_text([report.cost.money])}" if report.cost and report.cost.money else ""
     return "; ".join(filter(None, (", ".join(figures), _invalid(report), breaking(report.diagnostics), cost)))
@@ -66,7 +66,7 @@ def notes_on(figure: Figure) -> Iterator[str]:
     """Yield what a reader of a figure must know: the published one where it is another, the chance level, the bias."""
     metric, published = figure.metric, figure.published.value
     if metric.text(published) != metric.text(figure.shown.value):
-        yield f"as published {with_unit(metric, published)}"
+        yield f"as given {with_unit(metric, published)}"
     if figure.chance is not None:
         yield f"chance {with_unit(metric, figure.chance, figure.chance_error)}"
     if figure.bias is not None:
@@ -131,7 +131,7 @@ def _tiles(report: Report) -> Iterator[Tile]:
         metric, value = figure.metric, figure.shown
         unit = "" if value.value is None else f" {metric.shown_unit}"
         interval = [f"95 % interval {spanned(metric, value)}"] if value.ci95 else []
-        yield Tile(metric.name, metric.text(value.value) + unit, "; ".join([*interval, *notes_on(figure)]))
+        yield Tile(figure.name, metric.text(value.value) + unit, "; ".join([*interval, *notes_on(figure)]))
     coverage, user = report.coverage, report.user
     marks = "; ".join([f"of {coverage.expected_users}", *_marks(report)])
     yield Tile(f"{user}s scored", str(coverage.scored_users), marks)
@@ -184,6 +184,11 @@ def _headline(report: Report) -> Iterator[Block]:
     yield _table(report, values)
     if any(value.approximate for value in values.values()):
         yield Paragraph("~: only the order of magnitude of an interval (see Intervals).")
+    if any(figure.name != figure.metric.name for figure in report.figures):
+        yield Paragraph(
+            "Some answers break the rules of the task: figures that such answers cannot win rank the run. Those of the "
+            "answers as given are next to them."
+        )
     if report.chance:
         yield Paragraph(
             "Chance: what random answers to the same tasks have on average, with the standard error (±) where it is "
@@ -299,7 +304,7 @@ def shown(report: Report) -> dict[str, Value]:
 
 def _table(report: Report, values: Mapping[str, Value]) -> Table:
     """Return figures with what a reader must know of them; without columns that are empty."""
-    heads = "metric", "unit", "value", "95 % interval", f"{report.user}s", CHANCE, "bias", "as published"
+    heads = "metric", "unit", "value", "95 % interval", f"{report.user}s", CHANCE, "bias", "as given"
     rows = []
     for name, value in values.items():
         metric, figure, text = report.units[name], report.figure(name), report.units[name].text(value.value)
@@ -307,7 +312,8 @@ def _table(report: Report, values: Mapping[str, Value]) -> Table:
         bias = "" if figure.bias is None else metric.text(figure.bias, signed=True)
         published = metric.text(figure.published.value)
         span, users = _span(report, metric, value), str(value.users)
-        rows.append((name, metric.shown_unit, text, span, users, chance, bias, published if published != text else ""))
+        label = figure.name if value is figure.shown else name
+        rows.append((label, metric.shown_unit, text, span, users, chance, bias, published if published != text else ""))
     columns = [(head, *cells) for head, *cells in zip(heads, *rows, strict=True) if any(cells)]
     shown_heads, *shown_rows = zip(*columns, strict=True)
     return Table(shown_heads, tuple(shown_rows))
@@ -320,9 +326,11 @@ def _pictures(report: Report, series: str, values: Mapping[str, Value]) -> Itera
         by_unit.setdefault(report.units[name].unit, []).append(name)
     for names in by_unit.values():
         chart = intervals(", ".join(names), report.units[names[0]], {series: values}, names)
+        figures = {name: report.figure(name) for name in names}
+        labels = tuple(figure.name if values[name] is figure.shown else name for name, figure in figures.items())
         levels = tuple(map(report.chance.get, names))
         chance = () if set(levels) == {None} else (Series(CHANCE, levels),)
-        yield structs.replace(chart, series=(*chart.series, *chance))
+        yield structs.replace(chart, x=labels, series=(*chart.series, *chance))
 
 
 def _span(report: Report, metric: Metric, value: Value) -> str:

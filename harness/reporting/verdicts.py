@@ -61,7 +61,9 @@ def _values(figure: Difference, metric: Metric, *, swapped: bool = False) -> str
 
 
 def p_text(p: float | None) -> str:
-    return "n/a" if p is None else f"{p:.4f}" if p < 0.1 else f"{p:.2f}"
+    if p is None:
+        return "n/a"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
 
 
 def reservations(figure: Difference, metric: Metric, names: JSON) -> list[str]:

@@ -139,6 +139,12 @@ class Figure:
     chance_error: float | None
     bias: float | None
 
+    @property
+    def name(self) -> str:
+        """Return the name of the metric whose value is shown: what ranks it, where that is another value."""
+        is_own = self.metric.text(self.shown.value) == self.metric.text(self.published.value)
+        return self.metric.name if is_own else self.metric.ranked_by
+
 
 class Report(Struct, frozen=True, kw_only=True, dict=True):
     """The figures of one run, with everything that is needed to read them.

@@ -63,7 +63,7 @@ class PlainDisplay:
 def line(s: Snapshot, *, verbose: bool = False) -> str:
     """Return the rows of a run and what the board says below them, on one line."""
     rows = [
-        ", ".join(filter(None, [f"{row.name.strip()}: {row.users}", *row.figures, row.eta, row.failed]))
+        ", ".join(filter(None, [f"{row.name.strip()}: {row.users} users", *row.figures, row.eta, row.failed]))
         for row in content.rows((s,), with_subsets=True)
     ]
     details = content.developer_details(s) if verbose else ()

@@ -253,7 +253,9 @@ def test_the_same_warning_is_logged_once() -> None:
 def test_log_line_has_what_the_board_has() -> None:
     """Whole, however long: a log is searched."""
     text = line(snapshot(replace(SCORED, done=1100), SUBSET, **FULL))
-    assert text.startswith("千问: 2,200/2,400, ETA 8:20, 40 failed | weibo: 1,100/1,200, Recall 40.00%, F1^NS")
+    assert text.startswith(
+        "千问: 2,200/2,400 users, ETA 8:20, 40 failed | weibo: 1,100/1,200 users, Recall 40.00%, F1^NS"
+    )
     assert "| 57 in flight of 64 allowed (auto) | 12.3 steps/s | 12.3M tokens in, 2.3M out | 1:40 gone |" in text
     assert "expected by the end: 15.0M tokens in, 3.0M out" in text and "17 failed tries: http_429 9" in text
 
@@ -282,7 +284,7 @@ def test_verbose_is_an_option_of_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     flags = ["--verbose"] if verbose else []
     run = ("run", "--demo", "--model", "baseline/recency", "--subset", "weibo", "--limit", 3, "--no-html", *flags)
     told = Commands(tmp_path, capsys)(*run)
-    assert "recency: 3/3, " in told and ("event loop" in told) is verbose
+    assert "recency: 3/3 users, " in told and ("event loop" in told) is verbose
 
 
 def test_run_that_stops_has_no_projection() -> None:

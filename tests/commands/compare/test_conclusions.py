@@ -88,7 +88,7 @@ def test_equal_differences_of_all_users_are_concluded_without_an_interval(harnes
     harness.play(*[(60, 50)] * 30)
     share = harness.entries()["share"]
     assert (share["outcome"], share["ci95_simultaneous"]) == ("a_better", None)
-    assert "by 10.00 points (no interval), 60.00 vs 50.00 %, p 0.0001, n 30." in " ".join(
+    assert "by 10.00 points (no interval), 60.00 vs 50.00 %, p < 0.001, n 30." in " ".join(
         harness("compare", "first", "second").split()
     )
 
