@@ -43,7 +43,7 @@ from harness.client.http import Client
 from harness.client.limiter import Limiter, Slots
 from harness.errors import EndpointStopped, TransportFault
 from harness.model import Completion
-from tests.support import BOTH_LOOPS, virtual
+from tests.support import BOTH_LOOPS, SHIPPED, virtual
 from tests.support.processes import wait_for
 
 KEY = "sk-test-0123456789abcdefWXYZ"
@@ -372,7 +372,7 @@ def test_second_ctrl_c_ends_a_run_whose_endpoint_floods_it(tmp_path: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=flood, args=(listener, enough), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-        words = ["--demo", "--model", "m", "--subset", "weibo", "--concurrency", "16", "--api-url", url]
+        words = [*SHIPPED, "--model", "m", "--subset", "weibo", "--concurrency", "16", "--api-url", url]
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "harness", "run", *words, "--results-dir", "results"],
             cwd=tmp_path,

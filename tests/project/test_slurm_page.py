@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, SHIPPED
 from tests.support.processes import wait_for_responses
 
 PAGE = (ROOT / "docs" / "slurm.md").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 def job(folder: Path, number: int) -> subprocess.Popen[bytes]:
     path = f"{folder / 'bin'}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "SLURM_JOB_ID": str(number), "PYTHONPATH": str(ROOT)}
-    words = ["--platform", "weibo", "--demo", "--limit", "8", "--concurrency", "2", "--no-html"]
+    words = ["--platform", "weibo", *SHIPPED, "--limit", "8", "--concurrency", "2", "--no-html"]
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(["bash", "vllm.sbatch", *words], cwd=folder, env=environment, stdout=log, stderr=log)
 

@@ -117,7 +117,7 @@ def test_wheel_runs_both_demos_anywhere(script: str, clean: Path, tmp_path: Path
 @pytest.mark.slow
 def test_wheel_runs_the_benchmark_of_another_package(clean: Path, tmp_path: Path) -> None:
     """Its entry point gives its name."""
-    words = ["taste", "--model", "baseline/four-stars", "--tasks-dir", STARS]
+    words = ["taste", "--model", "baseline/four-stars", "--name", "four-stars", "--tasks-dir", STARS]
     called(clean, tmp_path, "harness", "run", *words)
     assert (tmp_path / "results" / "four-stars" / "eval_report_yelp.txt").is_file()
 
@@ -126,7 +126,7 @@ def test_wheel_runs_the_benchmark_of_another_package(clean: Path, tmp_path: Path
 def test_wheel_runs_the_notebook(clean: Path, tmp_path: Path) -> None:
     """Every code cell, within a running loop, as a kernel executes them."""
     called(clean, tmp_path, "python", "-c", NOTEBOOK, ROOT / "examples" / "notebook.ipynb")
-    assert (tmp_path / "results" / "recency" / "eval_report_weibo.json").is_file()
+    assert (tmp_path / "results" / "demo-recency" / "eval_report_weibo.json").is_file()
 
 
 @pytest.mark.slow
