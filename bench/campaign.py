@@ -116,7 +116,8 @@ class Subject:
         return {(self.run_of(model), subset) for model in self.models for subset in self.subsets}
 
     def run_of(self, model: str) -> str:
-        return model.rpartition("/")[2] + self.suffix
+        prefix = "" if self.benchmark == STREAMPROFILE else f"{self.benchmark}-"
+        return f"{prefix}{model.rpartition('/')[2]}{self.suffix}"
 
 
 STREAMPROFILE, DAILYMOBILITY = "streamprofile", "dailymobility"

@@ -48,7 +48,8 @@ class Kind:
             for name, content in synth.files(4, 5).items():
                 put(Path("tasks/dailymobility", name), content)
         for model in self.models:
-            assert command("run", *self.options, "--model", model) == 0, command.said
+            named = ("--name", model.removeprefix("baseline/"))
+            assert command("run", *self.options, "--model", model, *named) == 0, command.said
 
     def few(self) -> Iterator[tuple[str, ...]]:
         """The commands of each way to read a manifest: for a table, a proof, a page, new scores, and to go on."""

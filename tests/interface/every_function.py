@@ -53,7 +53,7 @@ def blocking() -> list[LoadedRun]:
         results_dir=RESULTS,
         progress=note,
     )
-    resumed: list[LoadedRun] = resume(name="recency", results_dir=RESULTS, max_retries=2)
+    resumed: list[LoadedRun] = resume(name="demo-recency", results_dir=RESULTS, max_retries=2)
     again: list[LoadedRun] = reeval(results_dir=RESULTS, reparse=True, html=False)
     return [*made, *resumed, *again]
 
@@ -75,8 +75,8 @@ def told() -> tuple[int, str]:
 
 if __name__ == "__main__":
     runs = blocking() + asyncio.run(awaited())
-    one: LoadedRun = load_run(RESULTS / "recency", "weibo")
-    findings = compare(one, "frequency", results_dir=RESULTS, resamples=1000)
-    table, proofs = leaderboard(metric="Recall"), verify("recency")
-    export("recency", format="jsonl", rows="users")
+    one: LoadedRun = load_run(RESULTS / "demo-recency", "weibo")
+    findings = compare(one, "demo-frequency", results_dir=RESULTS, resamples=1000)
+    table, proofs = leaderboard(metric="Recall"), verify("demo-recency")
+    export("demo-recency", format="jsonl", rows="users")
     print(harness.__version__, len(runs), one.complete, findings, len(table), len(proofs), len(list_runs()), told())
