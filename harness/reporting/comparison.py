@@ -256,8 +256,9 @@ def _most_different(pair: JSON) -> Table:
 
 
 def _value(metric: Metric, value: float | None, *, signed: bool = False) -> Cell:
-    shown = None if value is None else metric.scale * value
-    return Cell(metric.text(value, signed=signed), shown, metric.decimals)
+    if value is None:
+        return Cell("")
+    return Cell(metric.text(value, signed=signed), metric.scale * value, metric.decimals)
 
 
 def _number(value: float | None, digits: int = 0, *, partial: bool = False) -> Cell:
