@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 
+import harness
+from harness.commands.table import COMMANDS
 from harness.options.extension import SHIPPED
 from tests.support import ROOT
 
@@ -67,3 +70,27 @@ def _source() -> str:
     """Return the text of the program; a message that is written over several lines is one."""
     files = [ROOT / "Makefile", *(ROOT / "harness").rglob("*.py")]
     return SPLIT_TEXT.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))
+
+
+def test_page_on_the_command_line_lists_every_command_with_its_help() -> None:
+    """Somebody who reads the checkout, not the website, sees what there is."""
+    page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[`([\w-]+)`\]\(\S+\) \| (.+) \|$", page, re.MULTILINE) == list(COMMANDS.items())
+
+
+def test_page_on_the_python_api_lists_every_public_name_once() -> None:
+    """Those that are imported when they are used, too: type checkers have them in a block of their own."""
+    tree = ast.parse((ROOT / "harness/__init__.py").read_text(encoding="utf-8"))
+    (for_type_checkers,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in for_type_checkers.body if isinstance(node, ast.ImportFrom)]
+    lazy = {alias.name for node in imports for alias in node.names}
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.+?) \| .+ \|$", page, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(names) == sorted({*harness.__all__, *lazy})
+
+
+def test_links_of_the_short_list_for_programs_lead_somewhere() -> None:
+    """`llms.txt` is what a program reads first."""
+    targets = LINK.findall((ROOT / "llms.txt").read_text(encoding="utf-8"))
+    assert len(targets) > 20 and [target for target in targets if not (ROOT / target).exists()] == []

@@ -255,8 +255,8 @@ def test_key_file_is_for_the_address_of_the_same_file_alone(capsys: pytest.Captu
 
 
 def test_example_of_the_page_can_be_used() -> None:
-    """The file in docs/usage.md is taken as it is printed there."""
-    page = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+    """The file in docs/features/settings.md is taken as it is printed there."""
+    page = (ROOT / "docs/features/settings.md").read_text(encoding="utf-8")
     write(page.partition("```toml\n")[2].partition("```")[0])
     assert given("run dailymobility", "concurrency", "setting agent_seed", "extra_body") == [64, 7, {"top_k": 20}]
     assert given("resume", "concurrency", "html") == [64, False]
