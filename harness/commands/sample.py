@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.benchmarks import registry
 from harness.benchmarks.tasks import how_to_get
@@ -34,11 +35,11 @@ def execute(args: Options) -> int:
         absent = ", ".join(str(path) for path in files.values() if not path.exists())
         raise BadInput(f"no tasks to sample: missing {absent}; {how_to_get(cls)}, or see --tasks-dir")
     ending = f"_sub{round(100 * args.ratio)}"
-    made = {name: path.with_name(f"{path.stem}{ending}{path.suffix}") for name, path in there.items()}
+    made = {name: path.with_name(f"{_stem(path)}{ending}.jsonl") for name, path in there.items()}
     check_free(*made.values(), force=args.force)
     benchmark = cls(folder=args.tasks_dir)
     for subset, path in there.items():
-        if path.suffix == ".json":
+        if ".json" in path.suffixes:
             raise BadInput(f"{path} is a JSON array, and a share is written line by line: use `run --ratio`")
         index = index_file(benchmark, subset, path, args.results_dir)
         chosen = index.select(args.ratio, args.sample_seed).nonzero()[0]
@@ -48,3 +49,8 @@ def execute(args: Options) -> int:
         screen.print(f"{made[subset]}: {len(chosen)} of {len(index)} users", soft_wrap=True)
         index.close()
     return 0
+
+
+def _stem(path: Path) -> str:
+    """Return the name of a tasks file without the endings of its format."""
+    return Path(path.name.removesuffix(".gz")).stem

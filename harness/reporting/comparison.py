@@ -88,6 +88,8 @@ def non_inferiority(pair: JSON, gate: JSON) -> str:
     if gate["bounds"]:
         low, high = (metric.text(end, signed=True) for end in gate["bounds"])
         bounds = f"one-sided 95 % bounds {'~' * figure.approximate}{low} and {high}"
+        if figure.approximate:
+            bounds += ", of which none is shown to hold with so few users"
     margin = f"{metric.text(gate['margin'])} {metric.difference_unit}"
     difference = metric.text(figure.difference, signed=True)
     return f"{claim} in {figure.compared} by more than {margin}: {difference} ({bounds}), n {figure.users}."

@@ -16,7 +16,7 @@ from harness.model import JSON
 from harness.scoring import paired
 from harness.scoring.bootstrap import Array
 from harness.scoring.compared import Figures
-from harness.scoring.intervals import Interval, Moments, interval, is_approximate, moments, standard_error
+from harness.scoring.intervals import FEWEST, Interval, Moments, interval, is_approximate, moments, standard_error
 from harness.scoring.missing import Absent, Incomplete, sensitivity
 from harness.scoring.reports import Report
 from harness.scoring.rows import having
@@ -399,7 +399,7 @@ def non_inferiority(figure: Difference, strata: Sequence[Stratum], column: int, 
     defined = [stratum.moments[column] for stratum in strata if stratum.subset not in figure.undefined_on]
     bounds = interval(figure.difference, defined, level=0.9)
     answer: Literal["not_worse", "worse", "unknown"] = "unknown"
-    if figure.outcome == "same":
+    if figure.outcome == "same" and figure.users >= FEWEST:
         answer = "not_worse"
     elif bounds is not None and not figure.approximate:
         low, high = (-bounds[1], -bounds[0]) if figure.lower_is_better else bounds

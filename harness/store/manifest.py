@@ -407,6 +407,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def same_identity(old: Manifest | None, identity: Identity, allowed: frozenset[str], where: Path) -> None:
     """Raise `BadInput`, field by field, where a run would go on as another configuration."""
     found = differences(old.identity, identity) if old else {}
+    if "benchmark" in found:
+        raise BadInput(
+            f"{where} holds a run of the benchmark {old.identity['benchmark'] if old else ''}: give this one another "
+            "name with --name"
+        )
     found = {name: pair for name, pair in found.items() if name not in allowed}
     if found:
         more = len(found) - CHANGES_SHOWN

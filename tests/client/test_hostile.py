@@ -840,6 +840,6 @@ def test_run_through_hostile_replies_scores_nobody_on_a_failure(
     of_probes = [event["detail"].split(": ")[0] for event in events if event["what"] == "outage"]
     kinds = {event["kind"] for event in events if event["what"] == "retry"} | {*of_probes}
     assert found["hostile"] == found["calm"]
-    assert kinds >= {"timeout", "too_large", "bad_http", "bad_json", "truncated", "connection", "http_101"}
+    assert kinds >= {"timeout", "too_large", "bad_http", "bad_json", "truncated", "http_101"}
     assert log.count('"what":"retry"') + len(of_probes) >= len(half)
     assert KEY not in log

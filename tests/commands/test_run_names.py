@@ -98,6 +98,16 @@ def test_refusal_names_what_to_type_and_every_difference_that_can_be_allowed(
     assert "another name with --name" in said and "1 more" in said
 
 
+def test_another_benchmark_is_never_accepted_in_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two benchmarks are two runs, whatever is allowed."""
+    assert main([*DEMO, "--name", "both"]) == 0
+    saved = Path("results/both/prompt_own.txt").read_bytes()
+    words = ("run", "dailymobility", "--demo", "--limit", "3", "--no-html", "--name", "both")
+    assert main([*words, "--allow", "benchmark", "--allow", "model"]) == 2
+    assert "run of the benchmark streamprofile" in capsys.readouterr().err
+    assert Path("results/both/prompt_own.txt").read_bytes() == saved
+
+
 def test_folder_without_runs_is_named_by_its_whole_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`status` and `resume` in the wrong folder are mistakes; nothing left to resume is none."""
     for command in ("status", "resume"):

@@ -25,7 +25,7 @@ class Choice(Benchmark):
     def parse(self, line, subset):
         if line["wanted"] not in ("yes", "no"):
             raise ValueError("expected yes or no")
-        return Task(str(line["user_id"]), given=line, truth=line["wanted"])
+        return Task(str(line["user_id"]), given={"name": line["name"]}, truth=line["wanted"])
 
     async def play(self, given, chat):
         return (await chat.json(f"Does {given['name']} agree?"))["answer"]
@@ -117,6 +117,20 @@ def test_damaged_file_is_one_sentence(
     error = capsys.readouterr().err
     assert name in error and said in error and error.count("\n") == 1
     assert not list((root / "results").glob(".index/*.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["people.jsonl.gz", "people.csv"])
+def test_share_of_tasks_is_written_as_lines_that_a_run_reads(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever format they had; and `check-benchmark` reads what `run` reads."""
+    write(root / "tasks" / name, PEOPLE)
+    where = ["--tasks-dir", str(root / "tasks"), "--results-dir", str(root / "results")]
+    assert main(["sample", str(root / "choice.py"), "--ratio", "0.67", *where]) == 0
+    lines = (root / "tasks/people_sub67.jsonl").read_bytes().splitlines()
+    assert len(lines) == 2 and all(orjson.loads(line)["user_id"] in ("007", "b", "c") for line in lines)
+    main(["check-benchmark", str(root / "choice.py"), "--tasks-dir", str(root / "tasks")])
+    assert "choice, all: tasks: OK" in capsys.readouterr().out
 
 
 def test_changed_file_is_read_again(root: Path) -> None:

@@ -102,7 +102,7 @@ def models_of(cls: type[Benchmark], replies: list[str]) -> dict[str, Model]:
 
 def subject_of(cls: type[Benchmark], subset: str, folder: Path, models: dict[str, Model]) -> Subject:
     """Return a subset with its first users. Raise `BadInput` for unusable tasks."""
-    benchmark, path = cls(folder=folder), folder / cls.subsets[subset]
+    benchmark, path = cls(folder=folder), cls.task_files.file_in(folder, cls.subsets[subset])
     with tempfile.TemporaryDirectory() as cache, closing(index_file(benchmark, subset, path, Path(cache))) as index:
         lines = [index.read(position) for position in range(min(USERS, len(index)))]
     return Subject(benchmark, subset, path.name, lines, models)
