@@ -80,8 +80,8 @@ def _close(
     if words := without_price([session.plan for session in played]):
         say(words)
     held_up = [usage.bottleneck(session.schedule) for session in played if session.schedule]
-    for words in filter(None, held_up[:1]):  # all share the event loop
-        say(words)
+    if bottleneck := next(filter(None, held_up), None):  # said once: all share the event loop
+        say(bottleneck)
 
 
 def _open(

@@ -179,8 +179,8 @@ def _check_folder(folder: Path, tasks: Mapping[str, Path], selection: Selection)
         users = manifest.tasks["users"]
         if share(selection, users) < share(manifest.selection, users):
             raise BadInput(
-                f"{folder} holds a run of more users: go on {_words_of_share(manifest.selection)}, or more, or give "
-                "this one another name with --name"
+                f"{folder} holds a run of more users: go on {_words_of_share(manifest.selection)}, or give this one "
+                "another name with --name"
             )
 
 
