@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -60,3 +61,16 @@ def test_progress_in_python_replaces_all_that_is_printed(tmp_path: Path, capsys:
     seen = []
     run(model="baseline/recency", demo=True, subset="weibo", limit=3, results_dir=tmp_path, progress=seen.append)
     assert seen and capsys.readouterr() == ("", "")
+
+
+def test_busy_event_loop_is_said_once_whichever_run_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ended early may have had too little work to notice."""
+    noticed = iter([None, "the event loop was busy", "the event loop was busy"])
+    usage = SimpleNamespace(bottleneck=lambda _took: next(noticed))
+    monkeypatch.setattr("harness.commands.launch.usage", usage)
+    names = ("recency", "random", "frequency")
+    models = [word for name in names for word in ("--model", f"baseline/{name}")]
+    assert main([*DEMO, *models, "--no-html", "--results-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("the event loop was busy") == 1
